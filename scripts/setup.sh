@@ -1,0 +1,127 @@
+#!/usr/bin/env bash
+# Makes .venv with everything a checkout needs. `setup.sh bench` adds the peers of `make bench`.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+export PATH="$PATH:$HOME/.cargo/bin"
+purpose="${1:-develop}"
+
+main() {
+    case "$purpose" in
+        develop | bench) ;;
+        *) fail "unknown purpose '$purpose'; use 'setup.sh' or 'setup.sh bench'" ;;
+    esac
+    install_required_packages
+    install_optional_packages
+    local python
+    python="$(find_python)" || fail "no Python 3.11 or newer found; install one and run this again"
+    make_venv "$python"
+    install_project
+    build_cell
+}
+
+say() { printf '[setup] %s\n' "$*"; }
+fail() {
+    printf '[setup] error: %s\n' "$*" >&2
+    exit 1
+}
+has() { command -v "$1" >/dev/null 2>&1; }
+
+install_required_packages() {
+    local missing=()
+    find_python >/dev/null || missing+=(python3)
+    has_venv || missing+=(python3-venv)
+    has gcc || missing+=(gcc)
+    # The static binary links libc.a, which a compiler alone does not bring.
+    [ -n "$(find /usr/lib /usr/lib64 -maxdepth 2 -name libc.a -print -quit 2>/dev/null)" ] \
+        || missing+=(libc6-dev)
+    has cargo || missing+=(cargo)
+    [ ${#missing[@]} -eq 0 ] && return
+    apt_install "${missing[@]}" \
+        || fail "packages are missing: ${missing[*]}; run: sudo apt-get install -y ${missing[*]}"
+}
+
+install_optional_packages() {
+    local missing=() package
+    has newuidmap || missing+=(uidmap)
+    if [ "$purpose" = bench ]; then
+        has bwrap || missing+=(bubblewrap)
+        for package in runc runsc firejail; do
+            has "$package" || missing+=("$package")
+        done
+    fi
+    # One at a time: a package this distribution does not carry must not cost the others.
+    for package in ${missing[@]+"${missing[@]}"}; do
+        apt_install "$package" \
+            || say "optional package missing: $package; to add it: sudo apt-get install -y $package"
+    done
+}
+
+apt_install() {
+    has apt-get || return 1
+    local as_root=()
+    if [ "$(id -u)" -ne 0 ]; then
+        has sudo && sudo -n true 2>/dev/null || return 1
+        as_root=(sudo -n)
+    fi
+    say "installing $*"
+    local command=(env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq
+        --no-install-recommends "$@")
+    if ! ${as_root[@]+"${as_root[@]}"} "${command[@]}" >/dev/null 2>&1; then
+        ${as_root[@]+"${as_root[@]}"} apt-get update -qq || return 1
+        ${as_root[@]+"${as_root[@]}"} "${command[@]}" >/dev/null
+    fi
+}
+
+find_python() {
+    local name
+    for name in python3 python3.14 python3.13 python3.12 python3.11; do
+        if has "$name" && "$name" -c 'import sys; sys.exit(sys.version_info < (3, 11))'; then
+            command -v "$name"
+            return
+        fi
+    done
+    return 1
+}
+
+has_venv() {
+    local python
+    python="$(find_python)" && "$python" -c 'import ensurepip, venv' 2>/dev/null
+}
+
+make_venv() {
+    # A venv whose interpreter was removed or moved has a dangling link: start over.
+    if [ -x .venv/bin/python ] && .venv/bin/python -c 'import pip' 2>/dev/null; then
+        return
+    fi
+    say "making .venv with $("$1" --version)"
+    rm -rf .venv
+    "$1" -m venv .venv
+}
+
+install_project() {
+    local extras=dev stamp want
+    [ "$purpose" = bench ] && extras=dev,bench
+    stamp=".venv/.installed-$purpose"
+    want="$(cat pyproject.toml hatch_build.py | sha256sum) $PWD"
+    if [ -f "$stamp" ] && [ "$(cat "$stamp")" = "$want" ]; then
+        return
+    fi
+    say "installing cloister and its $extras tools into .venv"
+    if ! pip_install "$extras"; then
+        [ "$purpose" = bench ] || fail "pip could not install the project; its words are above"
+        say "optional Python peers are not available; the bench goes on without them"
+        pip_install dev || fail "pip could not install the project; its words are above"
+    fi
+    printf '%s' "$want" >"$stamp"
+}
+
+pip_install() {
+    .venv/bin/python -m pip install --quiet --disable-pip-version-check --editable ".[$1]"
+}
+
+build_cell() {
+    # cargo decides whether anything changed; the copy follows only a changed binary.
+    .venv/bin/python scripts/build_cell.py
+}
+
+main
