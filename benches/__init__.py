@@ -1,0 +1,1 @@
+"""Cloister beside its peers, on this machine, in one run."""
