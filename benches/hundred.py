@@ -14,24 +14,18 @@ from benches.setting import Setting
 
 PYTHON = "/usr/bin/python3"
 ARGV = [PYTHON, "-c", "pass"]
-# A user-space kernel each: a hundred at once measure the machine's memory, not the peer.
-LEFT_OUT = {"runsc": "a hundred at once do not fit on a small machine"}
 
 
 async def measure(setting: Setting) -> list[Row]:
     if not Path(PYTHON).exists():
         raise NotMeasurable(f"there is no {PYTHON} on this host")
     count = 20 if setting.quick else 100
-    absent = dict(setting.absent)
     contenders: dict[str, Turn] = {"ours": timed_ms(partial(at_once, ours.fresh, count))}
     for name, peer in setting.peers.items():
-        if name in LEFT_OUT:
-            absent[name] = LEFT_OUT[name]
-        else:
-            contenders[name] = timed_ms(partial(at_once, peer.fresh, count))
+        contenders[name] = timed_ms(partial(at_once, peer.fresh, count))
     contest = await take_turns(contenders, setting.rounds(9))
     name = f"{count} sandboxes running python3"
-    return [row_against(name, "ms", contest, "bwrap", Bar.RATIO_AT_MOST, 0.8, absent)]
+    return [row_against(name, "ms", contest, "bwrap", Bar.RATIO_AT_MOST, 0.8, setting.absent)]
 
 
 async def at_once(fresh: Callable[[list[str]], Awaitable[None]], count: int) -> None:

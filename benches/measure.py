@@ -10,7 +10,9 @@ from dataclasses import dataclass
 Turn = Callable[[], Awaitable[float]]
 """One measurement: does the work and returns what it cost."""
 
+# A contender this slow, and this many times slower than we are, sits out most rounds.
 SLOW_TURN_S = 0.05
+SLOW_TIMES = 4
 
 
 class NotMeasurable(Exception):
@@ -47,13 +49,14 @@ class Contest:
 async def take_turns(contenders: Mapping[str, Turn], rounds: int) -> Contest:
     """Measure A B A B ..., so that whatever else the machine does hits all of them alike.
 
-    Each contender warms up with one turn that is not counted. One that is slow sits out most
-    rounds, or it would leave the quick ones too few. A peer that fails drops out with its
-    reason; if we fail, there is nothing to compare and the failure goes up.
+    Each contender warms up with one turn that is not counted; "ours" comes first. A slow one
+    sits out most rounds, or it would leave the quick ones too few. A peer that fails drops out
+    with its reason; if we fail, there is nothing to compare and the failure goes up.
     """
     taken: dict[str, list[float]] = {name: [] for name in contenders}
     sits_out: dict[str, int] = {}
     dropped: dict[str, str] = {}
+    slow_s = SLOW_TURN_S
     for round_number in range(-1, rounds):
         for name, turn in contenders.items():
             if name in dropped or round_number % sits_out.get(name, 1) != 0:
@@ -68,7 +71,9 @@ async def take_turns(contenders: Mapping[str, Turn], rounds: int) -> Contest:
                 continue
             if round_number < 0:
                 turn_s = time.perf_counter() - began
-                sits_out[name] = min(max(1, round(turn_s / SLOW_TURN_S)), max(1, rounds // 3))
+                if name == "ours":
+                    slow_s = max(SLOW_TURN_S, SLOW_TIMES * turn_s)
+                sits_out[name] = min(max(1, int(turn_s / slow_s)), max(1, rounds // 3))
             else:
                 taken[name].append(value)
     kept = {name: summarise(values) for name, values in taken.items() if name not in dropped}

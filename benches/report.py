@@ -16,8 +16,8 @@ from rich.table import Table
 from benches.row import Bar, Row
 
 SIGNS = {
-    Bar.RATIO_AT_MOST: "≤ {} of it",
-    Bar.RATIO_AT_LEAST: "≥ {} of it",
+    Bar.RATIO_AT_MOST: "≤ {} x",
+    Bar.RATIO_AT_LEAST: "≥ {} x",
     Bar.OURS_AT_MOST: "≤ {}",
     Bar.OURS_AT_LEAST: "≥ {}",
     Bar.NONE: "",
@@ -25,14 +25,14 @@ SIGNS = {
 
 
 def show(console: Console, rows: Sequence[Row]) -> None:
-    table = Table(title="median of interleaved turns; [dim]quartiles[/dim]")
-    for heading in ("what", "unit", "ours", "peer", "ratio", "bar", "holds"):
-        right = heading in ("ours", "peer", "ratio", "bar")
-        table.add_column(heading, justify="right" if right else "left")
+    table = Table(caption="medians of interleaved turns; ± is half the distance of the quartiles")
+    table.add_column("what", ratio=1)
+    for heading in ("ours", "peer", "ratio", "bar"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column("holds", no_wrap=True)
     for row in rows:
         table.add_row(
-            row.name,
-            row.unit,
+            f"{row.name}, {row.unit}" if row.unit else row.name,
             figure(row, "ours", row.ours),
             f"{row.peer_name or ''} {figure(row, row.peer_name, row.peer)}".strip(),
             "" if row.ratio is None else f"{row.ratio:.2f}",
@@ -42,7 +42,7 @@ def show(console: Console, rows: Sequence[Row]) -> None:
     console.print(table)
     for row in rows:
         for line in remarks(row):
-            console.print(f"  [bold]{row.name}[/bold]: {line}", highlight=False)
+            console.print(f"  [bold]{row.name}[/bold]: {line}", highlight=False, soft_wrap=True)
 
 
 def figure(row: Row, name: str | None, median: float | None) -> str:
@@ -51,8 +51,8 @@ def figure(row: Row, name: str | None, median: float | None) -> str:
     summary = row.spread.get(name or "")
     if summary is None:
         return short(median)
-    spread = f"{short(summary.quartile_low)}-{short(summary.quartile_high)}"
-    return f"{short(median)} [dim]{spread}[/dim]"
+    half = (summary.quartile_high - summary.quartile_low) / 2
+    return f"{short(median)} [dim]±{half / median:.0%}[/dim]"
 
 
 def short(value: float) -> str:
@@ -66,7 +66,7 @@ def verdict(row: Row) -> str:
         return "[red]FAILED[/red]"
     if row.holds is None:
         return "[yellow]not measured[/yellow]" if row.why else "[dim]shown[/dim]"
-    return "[green]holds[/green]" if row.holds else "[red]DOES NOT HOLD[/red]"
+    return "[green]holds[/green]" if row.holds else "[red]MISSED[/red]"
 
 
 def remarks(row: Row) -> list[str]:
