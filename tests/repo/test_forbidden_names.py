@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 FORBIDDEN = {
-    *("utils", "util", "helpers", "helper", "common", "core", "misc"),
+    *("utils", "helpers", "common", "core", "misc"),
     *("manager", "handler", "service", "engine", "context"),
 }
 # The one seam that every wall implements.
