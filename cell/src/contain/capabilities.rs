@@ -1,0 +1,13 @@
+//! The capability sets: what the guest keeps to start processes, what a process may ever have.
+
+use crate::plan::Plan;
+use crate::sys::wall;
+use std::io;
+
+/// The bounding set becomes the profile's. What the guest itself keeps it keeps as permitted
+/// only: it never executes a program, and a program it starts gets no more than the bounding set.
+pub fn keep_only(plan: &Plan) -> io::Result<()> {
+    wall::drop_bounding(plan.bounding)?;
+    wall::clear_ambient()?;
+    wall::set_capabilities(plan.guest_caps)
+}

@@ -1,0 +1,158 @@
+//! The calls decided by an argument. Arguments are compared by their low 32 bits: the kernel
+//! itself looks at no more of these, and comparing all 64 would let junk in the high half pass.
+
+use super::compile::Block;
+use super::table::Rule;
+use libc::{EINVAL, EPERM, EPROTONOSUPPORT};
+
+/// Every CLONE_NEW* flag that clone(2) takes.
+const NAMESPACE_FLAGS: u32 = 0x7E02_0000;
+
+/// Options of prctl that programs use on themselves. Anything else answers EINVAL, as an old
+/// kernel would.
+const PRCTL_OPTIONS: &[(u32, &str)] = &[
+    (1, "PR_SET_PDEATHSIG"),
+    (2, "PR_GET_PDEATHSIG"),
+    (3, "PR_GET_DUMPABLE"),
+    (4, "PR_SET_DUMPABLE"),
+    (7, "PR_GET_KEEPCAPS"),
+    (8, "PR_SET_KEEPCAPS"),
+    (15, "PR_SET_NAME"),
+    (16, "PR_GET_NAME"),
+    (21, "PR_GET_SECCOMP"),
+    (22, "PR_SET_SECCOMP: only further restriction"),
+    (23, "PR_CAPBSET_READ"),
+    (24, "PR_CAPBSET_DROP: only further restriction"),
+    (25, "PR_GET_TSC"),
+    (27, "PR_GET_SECUREBITS"),
+    (29, "PR_SET_TIMERSLACK"),
+    (30, "PR_GET_TIMERSLACK"),
+    (36, "PR_SET_CHILD_SUBREAPER"),
+    (37, "PR_GET_CHILD_SUBREAPER"),
+    (38, "PR_SET_NO_NEW_PRIVS"),
+    (39, "PR_GET_NO_NEW_PRIVS"),
+    (40, "PR_GET_TID_ADDRESS"),
+    (41, "PR_SET_THP_DISABLE"),
+    (42, "PR_GET_THP_DISABLE"),
+    (47, "PR_CAP_AMBIENT: nothing to raise"),
+    (52, "PR_GET_SPECULATION_CTRL"),
+    (53, "PR_SET_SPECULATION_CTRL"),
+    (65, "PR_SET_MDWE"),
+    (66, "PR_GET_MDWE"),
+    (0x4155_5856, "PR_GET_AUXV"),
+    (0x5356_4d41, "PR_SET_VMA: names of memory areas"),
+    (0x5961_6d61, "PR_SET_PTRACER"),
+];
+
+/// Layout flags: none, ADDR_NO_RANDOMIZE's absence, the 32-bit personality, both, and a query.
+const PERSONALITIES: &[u32] = &[0, 0x0000_0008, 0x0002_0000, 0x0002_0008, 0xFFFF_FFFF];
+
+const TIOCSTI: u32 = 0x5412;
+const TIOCLINUX: u32 = 0x541C;
+const SET_ID_BITS: u32 = 0o6000;
+
+/// What may differ from one sandbox to another.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Options {
+    pub allow_ptrace: bool,
+    pub deny_set_id_bits: bool,
+}
+
+/// Write the decision for one call. Every path of a block ends in a verdict.
+pub fn write(block: &mut Block, rule: Rule, name: &str, options: Options) {
+    match rule {
+        Rule::Clone => {
+            block.argument(0);
+            block.if_any_bit(NAMESPACE_FLAGS, |b| b.errno(EPERM));
+            block.allow();
+        }
+        Rule::Socket => socket(block),
+        Rule::SocketPair => {
+            block.argument(0);
+            block.if_equal(libc::AF_UNIX as u32, Block::allow);
+            block.errno(EPERM);
+        }
+        Rule::Ioctl => {
+            block.argument(1);
+            block.if_equal(TIOCSTI, |b| b.errno(EPERM));
+            block.if_equal(TIOCLINUX, |b| b.errno(EPERM));
+            block.allow();
+        }
+        Rule::Personality => {
+            block.argument(0);
+            for value in PERSONALITIES {
+                block.if_equal(*value, Block::allow);
+            }
+            block.errno(EPERM);
+        }
+        Rule::Prctl => {
+            block.argument(0);
+            for (option, _) in PRCTL_OPTIONS {
+                block.if_equal(*option, Block::allow);
+            }
+            block.errno(EINVAL);
+        }
+        Rule::Mknod => {
+            block.argument(if name == "mknodat" { 2 } else { 1 });
+            block.mask(libc::S_IFMT);
+            for kind in [0, libc::S_IFREG, libc::S_IFIFO, libc::S_IFSOCK] {
+                block.if_equal(kind, Block::allow);
+            }
+            block.errno(EPERM);
+        }
+        Rule::Mode => {
+            if options.deny_set_id_bits {
+                block.argument(if name.starts_with("fchmodat") { 2 } else { 1 });
+                block.if_any_bit(SET_ID_BITS, |b| b.errno(EPERM));
+            }
+            block.allow();
+        }
+        Rule::Debug => {
+            if options.allow_ptrace {
+                block.allow();
+            } else {
+                block.errno(EPERM);
+            }
+        }
+    }
+}
+
+/// Creating a file can set the bits too; these calls are plain `allow` in the table.
+pub const CREATE_MODE: &[(&str, u32)] = &[("open", 2), ("openat", 3), ("creat", 1), ("mkdir", 1), ("mkdirat", 2)];
+
+pub fn write_create(block: &mut Block, argument: u32) {
+    block.argument(argument);
+    block.if_any_bit(SET_ID_BITS, |b| b.errno(EPERM));
+    block.allow();
+}
+
+fn socket(block: &mut Block) {
+    const TYPE_MASK: u32 = 0xF;
+    block.argument(0);
+    block.if_equal(libc::AF_UNIX as u32, |b| {
+        b.argument(1);
+        b.mask(TYPE_MASK);
+        for kind in [libc::SOCK_STREAM, libc::SOCK_DGRAM, libc::SOCK_SEQPACKET] {
+            b.if_equal(kind as u32, Block::allow);
+        }
+        b.errno(EPERM);
+    });
+    for family in [libc::AF_INET, libc::AF_INET6] {
+        block.if_equal(family as u32, |b| {
+            b.argument(1);
+            b.mask(TYPE_MASK);
+            b.if_equal(libc::SOCK_RAW as u32, |b| b.errno(EPERM));
+            b.argument(2);
+            for protocol in [0, libc::IPPROTO_TCP, libc::IPPROTO_UDP] {
+                b.if_equal(protocol as u32, Block::allow);
+            }
+            b.errno(EPROTONOSUPPORT);
+        });
+    }
+    block.if_equal(libc::AF_NETLINK as u32, |b| {
+        b.argument(2);
+        b.if_equal(libc::NETLINK_ROUTE as u32, Block::allow);
+        b.errno(EPERM);
+    });
+    block.errno(EPERM);
+}

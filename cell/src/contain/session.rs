@@ -1,0 +1,51 @@
+//! Steps about the process itself: descriptors, session, identity, limits.
+
+use super::Inheritance;
+use crate::plan::Plan;
+use crate::sys::libc;
+use crate::sys::{fd, process, wall};
+use std::io;
+use std::os::unix::io::AsRawFd;
+
+/// Standard streams go too: the guest has no terminal and no log of the host's.
+pub fn close_inherited(held: &Inheritance) -> io::Result<()> {
+    fd::close_all_but(&[held.control.as_raw_fd(), held.sync.as_raw_fd()])
+}
+
+pub fn fresh() -> io::Result<()> {
+    process::default_signals();
+    process::block_all_signals()?;
+    process::setsid()?;
+    process::umask(0o022);
+    wall::reset_priority()?;
+    wall::set_rlimit(libc::RLIMIT_CORE, 0, 0)?;
+    not_dumpable()?;
+    die_with_launcher()
+}
+
+fn not_dumpable() -> io::Result<()> {
+    process::prctl(libc::PR_SET_DUMPABLE, 0).map(|_| ())
+}
+
+/// The kernel forgets this on every change of identity, so it is set again after the last one.
+fn die_with_launcher() -> io::Result<()> {
+    process::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL as u64).map(|_| ())
+}
+
+pub fn become_guest_root(plan: &Plan) -> io::Result<()> {
+    process::become_user(plan.init_uid, plan.init_gid, plan.allow_setgroups)?;
+    not_dumpable()?;
+    die_with_launcher()
+}
+
+pub fn set_limits(plan: &Plan) -> io::Result<()> {
+    for (resource, soft, hard) in &plan.rlimits {
+        wall::set_rlimit(*resource, *soft, *hard)?;
+    }
+    Ok(())
+}
+
+pub fn forbid_new_privileges() -> io::Result<()> {
+    const PR_SET_NO_NEW_PRIVS: i32 = 38;
+    process::prctl(PR_SET_NO_NEW_PRIVS, 1).map(|_| ())
+}

@@ -1,0 +1,113 @@
+//! The names of the launch steps: what an error carries, what the documents list.
+
+use std::io;
+
+macro_rules! steps {
+    ($($variant:ident $name:literal $side:literal $what:literal;)*) => {
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        pub enum Step { $($variant),* }
+
+        impl Step {
+            pub const ALL: &'static [Step] = &[$(Step::$variant),*];
+
+            pub fn name(self) -> &'static str {
+                match self { $(Step::$variant => $name),* }
+            }
+
+            /// Which process performs it.
+            pub fn side(self) -> &'static str {
+                match self { $(Step::$variant => $side),* }
+            }
+
+            pub fn what(self) -> &'static str {
+                match self { $(Step::$variant => $what),* }
+            }
+
+            pub fn by_name(name: &[u8]) -> Option<Step> {
+                Step::ALL.iter().copied().find(|step| step.name().as_bytes() == name)
+            }
+        }
+    };
+}
+
+steps! {
+    Cgroup "cgroup" "launcher" "make the control groups and write the limits into them";
+    Clone "clone" "launcher" "clone the guest into new user, mount, pid, network, ipc and uts namespaces";
+    Join "join" "launcher" "put the guest under its limits before it does anything";
+    Ids "ids" "launcher" "map its users onto a range of host ids of its own, never host id 0";
+    Trees "trees" "launcher" "open the host directories that become its root and its mounts";
+    Fds "fds" "guest" "close every inherited descriptor but three";
+    Session "session" "guest" "new session, default signals, umask 022, no core dumps, die with the launcher";
+    Keyring "keyring" "guest" "leave the caller's session keyring";
+    Gate "gate" "guest" "wait until the launcher has finished its steps";
+    CgroupView "cgroup-view" "guest" "own cgroup namespace, so that its path reads as the root";
+    Identity "identity" "guest" "become the sandbox's own root, without supplementary groups";
+    Hostname "hostname" "guest" "set the host name";
+    Loopback "loopback" "guest" "raise the loopback, the only network interface there is";
+    Root "root" "guest" "build the root on a size-limited tmpfs, host directories as read-only layers";
+    Devices "devices" "guest" "minimal /dev, own pseudo-terminals, size-limited /dev/shm";
+    Proc "proc" "guest" "mount /proc of its own process namespace, mask what tells about the host";
+    Mounts "mounts" "guest" "attach the granted host directories, nosuid and nodev";
+    Pivot "pivot" "guest" "make the new root the root; no host path exists after this";
+    Rlimits "rlimits" "guest" "set the resource limits of every process inside";
+    Capabilities "capabilities" "guest" "drop the bounding set to the profile, keep only what starting processes needs";
+    NoNewPrivileges "no-new-privileges" "guest" "forbid gaining privileges by executing anything";
+    Landlock "landlock" "guest" "second layer: no device nodes, no signals or abstract sockets outward, no mounts";
+    Seccomp "seccomp" "guest" "load the system call allow-list, last, so that it need not allow the steps above";
+    Posture "posture" "guest" "read everything back from the kernel and compare it with the plan";
+}
+
+/// A step that did not apply. The sandbox does not exist, and nothing ran.
+#[derive(Debug)]
+pub struct LaunchError {
+    pub step: Step,
+    pub source: io::Error,
+    pub detail: String,
+}
+
+/// Name the step that an error belongs to.
+pub trait At<T> {
+    fn at(self, step: Step) -> Result<T, LaunchError>;
+}
+
+impl<T> At<T> for io::Result<T> {
+    fn at(self, step: Step) -> Result<T, LaunchError> {
+        self.map_err(|source| LaunchError { step, detail: source.to_string(), source })
+    }
+}
+
+/// An error of our own making, with words for the person who reads it.
+pub fn refuse(errno: i32, words: impl Into<String>) -> io::Error {
+    io::Error::new(io::Error::from_raw_os_error(errno).kind(), Refusal { errno, words: words.into() })
+}
+
+/// Add what was being done to an error from the kernel.
+pub fn during(error: io::Error, words: impl std::fmt::Display) -> io::Error {
+    let errno = crate::sys::errno_of(&error);
+    refuse(errno, format!("{words}: {error}"))
+}
+
+#[derive(Debug)]
+pub struct Refusal {
+    pub errno: i32,
+    pub words: String,
+}
+
+impl std::fmt::Display for Refusal {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.words)
+    }
+}
+
+impl std::error::Error for Refusal {}
+
+/// The errno of an error, whichever of the two kinds it is.
+pub fn errno(error: &io::Error) -> i32 {
+    if let Some(number) = error.raw_os_error() {
+        return number;
+    }
+    match error.get_ref().and_then(|inner| inner.downcast_ref::<Refusal>()) {
+        Some(refusal) => refusal.errno,
+        None => crate::sys::libc::EIO,
+    }
+}

@@ -1,0 +1,202 @@
+//! The guest: the sandbox's first process. It reaps, runs processes, serves files, dials ports.
+//!
+//! One thread, one loop. It never executes a program itself: a process that was executed inside
+//! its user namespace could be traced by a guest root, one that was only cloned cannot.
+
+mod clerk;
+mod duct;
+mod jobs;
+mod keeper;
+mod link;
+mod slots;
+mod spawn;
+mod tree;
+
+use crate::plan::Plan;
+use crate::sys::fd::{self, Wait};
+use crate::sys::{libc, process};
+use crate::wire::message::{ToGuest, ToHost};
+use crate::wire::GENERATION;
+use duct::Duct;
+use jobs::Jobs;
+use link::Link;
+use std::io;
+use std::os::unix::io::{AsRawFd, OwnedFd};
+
+/// What every process inside is started with, whatever the request says.
+pub struct House {
+    pub stream_transport: bool,
+    pub root_caps: u64,
+    pub open_files: u64,
+    pub change_identity: bool,
+}
+
+struct Guest {
+    house: House,
+    link: Link,
+    jobs: Jobs,
+    ducts: Vec<Duct>,
+}
+
+/// Serve until the host closes the connection. The end of this process is the end of the sandbox.
+pub fn serve(control: OwnedFd, plan: &Plan) -> ! {
+    let house = House {
+        stream_transport: plan.stream_transport,
+        root_caps: plan.root_caps,
+        open_files: plan.open_files,
+        change_identity: plan.uid_map.iter().map(|range| range.count).sum::<u32>() > 1,
+    };
+    let code = match run(control, house) {
+        Ok(()) => 0,
+        Err(_) => 1,
+    };
+    process::exit(code)
+}
+
+fn run(control: OwnedFd, house: House) -> io::Result<()> {
+    let signals = process::child_signals()?;
+    let mut guest = Guest { house, link: Link::new(control)?, jobs: Jobs::new()?, ducts: Vec::new() };
+    guest.link.say(0, &ToHost::Hello { generation: GENERATION })?;
+    let mut waits: Vec<Wait> = Vec::new();
+    loop {
+        waits.clear();
+        waits.push(fd::wait_for(guest.link.number(), guest.link.wants()));
+        waits.push(fd::wait_for(signals.as_raw_fd(), libc::POLLIN));
+        guest.jobs.add_waits(&mut waits);
+        let first_duct = waits.len();
+        let room = guest.link.has_room();
+        for duct in &guest.ducts {
+            duct.add_waits(&mut waits, room);
+        }
+        let hurry = guest.ducts.iter().any(|duct| duct.in_hurry(room));
+        fd::poll(&mut waits, if hurry { 0 } else { -1 })?;
+
+        if waits[0].revents != 0 && !guest.serve_link(waits[0].revents)? {
+            return Ok(());
+        }
+        guest.serve_ducts(&waits[first_duct..])?;
+        guest.jobs.serve_starting(&waits[2..first_duct], &mut guest.link)?;
+        if waits[1].revents != 0 {
+            drain(&signals)?;
+            guest.jobs.reap(&mut guest.link, &mut guest.ducts)?;
+        }
+        guest.end_ducts()?;
+    }
+}
+
+fn drain(signals: &OwnedFd) -> io::Result<()> {
+    let mut buffer = [0u8; 128 * 8];
+    match fd::read(signals.as_raw_fd(), &mut buffer) {
+        Err(error) if error.raw_os_error() == Some(libc::EAGAIN) => Ok(()),
+        other => other.map(|_| ()),
+    }
+}
+
+impl Guest {
+    /// Take what has arrived. False when the host has closed.
+    fn serve_link(&mut self, happened: i16) -> io::Result<bool> {
+        if happened & libc::POLLOUT != 0 {
+            self.link.flush()?;
+        }
+        if happened & (libc::POLLIN | libc::POLLHUP | libc::POLLERR) == 0 {
+            return Ok(true);
+        }
+        if !self.link.fill()? {
+            return Ok(false);
+        }
+        while let Some((id, message)) = self.link.next()? {
+            self.obey(id, message)?;
+        }
+        Ok(true)
+    }
+
+    fn obey(&mut self, id: u32, message: ToGuest) -> io::Result<()> {
+        let wanted = if self.house.stream_transport { 0 } else { message.descriptors() };
+        let fds = self.link.take_fds(wanted)?;
+        match message {
+            ToGuest::Ping => self.link.say(id, &ToHost::Pong),
+            ToGuest::Start(start) => {
+                let outcome = spawn::start(&self.house, &mut self.jobs, &mut self.ducts, id, &start, fds);
+                self.answer(id, outcome)
+            }
+            ToGuest::File(file) => {
+                let outcome = clerk::start(&self.house, &mut self.jobs, &mut self.ducts, id, &file, fds);
+                self.answer(id, outcome)
+            }
+            ToGuest::Dial { port } => {
+                let outcome = spawn::dial(&self.house, &mut self.ducts, id, port, fds);
+                self.answer(id, outcome)
+            }
+            ToGuest::Signal { signal, reach } => {
+                self.jobs.signal(id, i32::from(signal), reach);
+                Ok(())
+            }
+            ToGuest::Resize { rows, cols } => {
+                self.jobs.resize(id, rows, cols);
+                Ok(())
+            }
+            ToGuest::Data { stream, bytes } => {
+                for duct in self.ducts.iter_mut().filter(|duct| duct.takes(id, stream)) {
+                    duct.accept(&bytes)?;
+                }
+                Ok(())
+            }
+            ToGuest::Close { stream } => {
+                for duct in self.ducts.iter_mut().filter(|duct| duct.takes(id, stream)) {
+                    duct.finish();
+                }
+                Ok(())
+            }
+            ToGuest::Credit { stream, bytes } => {
+                for duct in self.ducts.iter_mut().filter(|duct| duct.gives(id, stream)) {
+                    duct.credit(bytes);
+                }
+                Ok(())
+            }
+        }
+    }
+
+    fn answer(&mut self, id: u32, outcome: Result<(), Refused>) -> io::Result<()> {
+        match outcome {
+            Ok(()) => Ok(()),
+            Err(refused) => self.link.say(
+                id,
+                &ToHost::Failed { errno: refused.errno as u32, step: refused.step.as_bytes().to_vec(), detail: Vec::new() },
+            ),
+        }
+    }
+
+    fn serve_ducts(&mut self, waits: &[Wait]) -> io::Result<()> {
+        for (duct, pair) in self.ducts.iter_mut().zip(waits.chunks(2)) {
+            duct.serve(pair, &mut self.link)?;
+        }
+        Ok(())
+    }
+
+    fn end_ducts(&mut self) -> io::Result<()> {
+        let mut ended = Vec::new();
+        self.ducts.retain(|duct| {
+            if duct.done() {
+                ended.push(duct.job);
+            }
+            !duct.done()
+        });
+        for id in ended {
+            let last = !self.ducts.iter().any(|duct| duct.job == id);
+            self.jobs.duct_ended(id, last, &mut self.link)?;
+        }
+        Ok(())
+    }
+}
+
+/// A request the guest could not begin.
+pub struct Refused {
+    pub step: &'static str,
+    pub errno: i32,
+}
+
+impl Refused {
+    pub fn at(step: &'static str) -> impl Fn(io::Error) -> Refused {
+        move |error| Refused { step, errno: crate::sys::errno_of(&error) }
+    }
+}

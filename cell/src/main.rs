@@ -1,0 +1,65 @@
+//! `cell`: the launcher (`zygote`) and the first process inside (the guest), one static binary.
+//!
+//! The map: `zygote` clones a process for each sandbox, `contain` builds the wall around it,
+//! and the same process, never executed again, goes on as `guest`. `wire` is what the host and
+//! the guest say to each other; `plan` is what the host tells the launcher; `sys` is the only
+//! place that talks to the kernel.
+#![deny(unsafe_code)]
+#![deny(unused_must_use)]
+
+mod contain;
+mod guest;
+mod plan;
+#[allow(unsafe_code)]
+mod sys;
+mod wire;
+mod zygote;
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let mut arguments = std::env::args().skip(1);
+    let command = arguments.next().unwrap_or_default();
+    match (command.as_str(), arguments.next()) {
+        ("zygote", Some(number)) => match number.parse() {
+            Ok(control) => finish(zygote::serve(control)),
+            Err(_) => usage(),
+        },
+        ("steps", None) => {
+            zygote::print_steps();
+            ExitCode::SUCCESS
+        }
+        ("syscalls", None) => print_syscalls(),
+        _ => usage(),
+    }
+}
+
+fn finish(outcome: std::io::Result<()>) -> ExitCode {
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("cell: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn print_syscalls() -> ExitCode {
+    match contain::seccomp::table::lines() {
+        Ok(lines) => {
+            for line in lines {
+                println!("{}\t{}\t{}\t{}", line.number, line.name, line.word, line.reason);
+            }
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            eprintln!("cell: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn usage() -> ExitCode {
+    eprintln!("usage: cell zygote DESCRIPTOR | cell steps | cell syscalls");
+    ExitCode::from(2)
+}

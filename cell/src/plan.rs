@@ -1,0 +1,167 @@
+//! Everything the launcher is told about one sandbox, parsed into types before anything is done.
+
+use crate::contain::step::Step;
+use crate::wire::codec::{Malformed, Reader};
+use crate::wire::GENERATION;
+
+#[derive(Debug, Clone, Copy)]
+pub struct IdRange {
+    pub inside: u32,
+    pub outside: u32,
+    pub count: u32,
+}
+
+#[derive(Debug)]
+pub struct Cgroup {
+    pub dir: Vec<u8>,
+    pub unified: bool,
+    pub writes: Vec<(Vec<u8>, Vec<u8>)>,
+}
+
+/// A host directory that becomes part of the root.
+#[derive(Debug)]
+pub struct Layer {
+    pub source: Vec<u8>,
+    /// Relative to the new root; empty means the root itself.
+    pub target: Vec<u8>,
+    /// Owners shown as if the files belonged to the sandbox's own users.
+    pub idmap: bool,
+}
+
+#[derive(Debug)]
+pub struct Dir {
+    pub path: Vec<u8>,
+    pub uid: u32,
+    pub gid: u32,
+    pub mode: u32,
+}
+
+/// A host directory shown inside.
+#[derive(Debug)]
+pub struct Mount {
+    pub source: Vec<u8>,
+    pub target: Vec<u8>,
+    pub write: bool,
+    /// (owner on the host, owner inside as the host numbers it), for users and for groups.
+    pub owner: Option<([u32; 2], [u32; 2])>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Drill {
+    None,
+    Fail(Step),
+    Pause(Step),
+}
+
+#[derive(Debug)]
+pub struct Plan {
+    pub stream_transport: bool,
+    pub hostname: Vec<u8>,
+    pub uid_map: Vec<IdRange>,
+    pub gid_map: Vec<IdRange>,
+    pub allow_setgroups: bool,
+    pub init_uid: u32,
+    pub init_gid: u32,
+    pub cgroups: Vec<Cgroup>,
+    pub disk_bytes: u64,
+    pub inodes: u64,
+    pub shm_bytes: u64,
+    pub layers: Vec<Layer>,
+    pub links: Vec<(Vec<u8>, Vec<u8>)>,
+    pub dirs: Vec<Dir>,
+    pub mounts: Vec<Mount>,
+    pub masks: Vec<Vec<u8>>,
+    pub rlimits: Vec<(u32, u64, u64)>,
+    pub open_files: u64,
+    pub bounding: u64,
+    pub guest_caps: u64,
+    pub root_caps: u64,
+    pub allow_ptrace: bool,
+    pub deny_set_id_bits: bool,
+    pub landlock: bool,
+    pub drill: Drill,
+}
+
+impl Plan {
+    pub fn decode(bytes: &[u8]) -> Result<Plan, Malformed> {
+        let mut r = Reader::new(bytes);
+        if r.u8()? != GENERATION {
+            return Err(Malformed("the plan is of another generation"));
+        }
+        let plan = Plan {
+            stream_transport: r.flag()?,
+            hostname: r.bytes()?,
+            uid_map: r.list(id_range)?,
+            gid_map: r.list(id_range)?,
+            allow_setgroups: r.flag()?,
+            init_uid: r.u32()?,
+            init_gid: r.u32()?,
+            cgroups: r.list(|r| {
+                Ok(Cgroup {
+                    dir: r.bytes()?,
+                    unified: r.flag()?,
+                    writes: r.list(|r| Ok((r.bytes()?, r.bytes()?)))?,
+                })
+            })?,
+            disk_bytes: r.u64()?,
+            inodes: r.u64()?,
+            shm_bytes: r.u64()?,
+            layers: r.list(|r| Ok(Layer { source: r.bytes()?, target: r.bytes()?, idmap: r.flag()? }))?,
+            links: r.list(|r| Ok((r.bytes()?, r.bytes()?)))?,
+            dirs: r.list(|r| Ok(Dir { path: r.bytes()?, uid: r.u32()?, gid: r.u32()?, mode: r.u32()? }))?,
+            mounts: r.list(mount)?,
+            masks: r.list(Reader::bytes)?,
+            rlimits: r.list(|r| Ok((r.u32()?, r.u64()?, r.u64()?)))?,
+            open_files: r.u64()?,
+            bounding: r.u64()?,
+            guest_caps: r.u64()?,
+            root_caps: r.u64()?,
+            allow_ptrace: r.flag()?,
+            deny_set_id_bits: r.flag()?,
+            landlock: r.flag()?,
+            drill: drill(&mut r)?,
+        };
+        r.end()?;
+        plan.never_host_root()?;
+        Ok(plan)
+    }
+
+    /// A map onto host id 0 would let guest root write core_pattern and cgroup release agents.
+    /// Rootless, "0" is the caller's own id one namespace up, which the launcher checks instead.
+    fn never_host_root(&self) -> Result<(), Malformed> {
+        let onto_zero = |ranges: &[IdRange]| ranges.iter().any(|range| range.outside == 0);
+        if crate::sys::process::getuid() == 0 && !crate::zygote::rootless::is_nested() && (onto_zero(&self.uid_map) || onto_zero(&self.gid_map)) {
+            return Err(Malformed("an id map reaches host id 0"));
+        }
+        if self.uid_map.is_empty() || self.gid_map.is_empty() {
+            return Err(Malformed("an id map is empty"));
+        }
+        Ok(())
+    }
+}
+
+fn id_range(r: &mut Reader<'_>) -> Result<IdRange, Malformed> {
+    Ok(IdRange { inside: r.u32()?, outside: r.u32()?, count: r.u32()? })
+}
+
+fn mount(r: &mut Reader<'_>) -> Result<Mount, Malformed> {
+    Ok(Mount {
+        source: r.bytes()?,
+        target: r.bytes()?,
+        write: r.flag()?,
+        owner: if r.flag()? { Some(([r.u32()?, r.u32()?], [r.u32()?, r.u32()?])) } else { None },
+    })
+}
+
+fn drill(r: &mut Reader<'_>) -> Result<Drill, Malformed> {
+    let (mode, name) = (r.u8()?, r.bytes()?);
+    if mode == 0 {
+        return Ok(Drill::None);
+    }
+    let step = Step::by_name(&name).ok_or(Malformed("a drill names no step"))?;
+    match mode {
+        1 => Ok(Drill::Fail(step)),
+        2 => Ok(Drill::Pause(step)),
+        _ => Err(Malformed("unknown kind of drill")),
+    }
+}

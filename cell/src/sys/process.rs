@@ -1,0 +1,224 @@
+//! Processes: clone, wait, signal, execute, and the identity they run under.
+
+use super::check;
+use super::fd::from_raw;
+use std::ffi::CString;
+use std::io;
+use std::os::unix::io::{AsRawFd, OwnedFd, RawFd};
+
+pub type Pid = libc::pid_t;
+
+#[repr(C, align(8))]
+#[derive(Default)]
+struct CloneArgs {
+    flags: u64,
+    pidfd: u64,
+    child_tid: u64,
+    parent_tid: u64,
+    exit_signal: u64,
+    stack: u64,
+    stack_size: u64,
+    tls: u64,
+    set_tid: u64,
+    set_tid_size: u64,
+    cgroup: u64,
+}
+
+pub enum Forked {
+    Child,
+    Parent { pid: Pid, pidfd: OwnedFd },
+}
+
+/// clone3 without sharing memory: like fork, into new namespaces and, if given, a v2 cgroup.
+pub fn clone_into(namespaces: i32, cgroup: Option<RawFd>) -> io::Result<Forked> {
+    let mut pidfd: RawFd = -1;
+    let mut args = CloneArgs {
+        flags: namespaces as u32 as u64 | libc::CLONE_PIDFD as u64,
+        pidfd: &mut pidfd as *mut RawFd as u64,
+        exit_signal: libc::SIGCHLD as u64,
+        ..CloneArgs::default()
+    };
+    if let Some(cgroup) = cgroup {
+        const CLONE_INTO_CGROUP: u64 = 0x2_0000_0000;
+        args.flags |= CLONE_INTO_CGROUP;
+        args.cgroup = cgroup as u64;
+    }
+    // SAFETY: no memory is shared and no new stack is given, so this returns twice like fork.
+    // The launcher and the guest are single-threaded, so no lock is held in the copy.
+    let pid = check(unsafe {
+        libc::syscall(libc::SYS_clone3, &mut args as *mut CloneArgs, std::mem::size_of::<CloneArgs>())
+    })?;
+    if pid == 0 {
+        return Ok(Forked::Child);
+    }
+    Ok(Forked::Parent { pid: pid as Pid, pidfd: from_raw(pidfd.into()) })
+}
+
+/// Plain fork. Returns 0 in the child.
+pub fn fork() -> io::Result<Pid> {
+    // SAFETY: single-threaded, see above. A raw system call: no at-fork handlers run.
+    check(unsafe { libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0) }).map(|pid| pid as Pid)
+}
+
+pub fn exit(code: i32) -> ! {
+    // SAFETY: ends this process without running destructors or flushing anything.
+    unsafe { libc::_exit(code) }
+}
+
+/// What became of a child.
+pub struct Ended {
+    pub pid: Pid,
+    pub status: i32,
+    pub usage: libc::rusage,
+}
+
+/// Reap one child if any has ended.
+pub fn reap(pid: Pid, block: bool) -> io::Result<Option<Ended>> {
+    let mut status = 0;
+    // SAFETY: an all-zero rusage is valid.
+    let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+    let options = if block { 0 } else { libc::WNOHANG };
+    loop {
+        // SAFETY: the kernel writes one int and one rusage.
+        let found = unsafe { libc::wait4(pid, &mut status, options | libc::__WALL, &mut usage) };
+        match check(found.into()) {
+            Ok(0) => return Ok(None),
+            Ok(pid) => return Ok(Some(Ended { pid: pid as Pid, status, usage })),
+            Err(error) if error.raw_os_error() == Some(libc::EINTR) => continue,
+            Err(error) if error.raw_os_error() == Some(libc::ECHILD) => return Ok(None),
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+pub fn kill(pid: Pid, signal: i32) -> io::Result<()> {
+    // SAFETY: sends a signal; a negative pid means the process group.
+    check(unsafe { libc::kill(pid, signal) } as libc::c_long)?;
+    Ok(())
+}
+
+pub fn pidfd_kill(pidfd: &impl AsRawFd, signal: i32) -> io::Result<()> {
+    // SAFETY: a pidfd always names the process it was made for, or nothing.
+    check(unsafe {
+        libc::syscall(libc::SYS_pidfd_send_signal, pidfd.as_raw_fd(), signal, 0usize, 0u32)
+    })?;
+    Ok(())
+}
+
+pub fn getpid() -> Pid {
+    // SAFETY: cannot fail.
+    unsafe { libc::getpid() }
+}
+
+pub fn getuid() -> u32 {
+    // SAFETY: cannot fail.
+    unsafe { libc::getuid() }
+}
+
+pub fn getgid() -> u32 {
+    // SAFETY: cannot fail.
+    unsafe { libc::getgid() }
+}
+
+pub fn setsid() -> io::Result<()> {
+    // SAFETY: starts a new session.
+    check(unsafe { libc::setsid() } as libc::c_long)?;
+    Ok(())
+}
+
+pub fn umask(mask: u32) {
+    // SAFETY: cannot fail.
+    unsafe { libc::umask(mask) };
+}
+
+pub fn chdir(path: &CString) -> io::Result<()> {
+    // SAFETY: `path` is NUL-terminated and outlives the call.
+    check(unsafe { libc::chdir(path.as_ptr()) } as libc::c_long)?;
+    Ok(())
+}
+
+/// Execute; returns only the reason it could not.
+pub fn execve(program: &CString, argv: &[CString], env: &[CString]) -> io::Error {
+    let pointers = |list: &[CString]| {
+        let mut raw: Vec<*const libc::c_char> = list.iter().map(|s| s.as_ptr()).collect();
+        raw.push(std::ptr::null());
+        raw
+    };
+    let (argv, env) = (pointers(argv), pointers(env));
+    // SAFETY: both arrays are null-terminated and the strings they point to are alive.
+    unsafe { libc::execve(program.as_ptr(), argv.as_ptr(), env.as_ptr()) };
+    io::Error::last_os_error()
+}
+
+/// Become exactly this user: no supplementary groups, real, effective and saved ids alike.
+pub fn become_user(uid: u32, gid: u32, drop_groups: bool) -> io::Result<()> {
+    if drop_groups {
+        // SAFETY: an empty list of groups.
+        check(unsafe { libc::syscall(libc::SYS_setgroups, 0, std::ptr::null::<u32>()) })?;
+    }
+    // Raw system calls: libc's wrappers signal other threads, of which there are none.
+    // SAFETY: plain integers.
+    check(unsafe { libc::syscall(libc::SYS_setresgid, gid, gid, gid) })?;
+    // SAFETY: as above.
+    check(unsafe { libc::syscall(libc::SYS_setresuid, uid, uid, uid) })?;
+    Ok(())
+}
+
+pub fn supplementary_groups() -> io::Result<usize> {
+    // SAFETY: a zero size only asks for the count.
+    check(unsafe { libc::getgroups(0, std::ptr::null_mut()) } as libc::c_long).map(|n| n as usize)
+}
+
+/// Default action for every signal, as a program expects to find it.
+pub fn default_signals() {
+    for signal in 1..=64 {
+        if signal != libc::SIGKILL && signal != libc::SIGSTOP {
+            // SAFETY: SIG_DFL is always a valid disposition. Numbers 32 and 33 belong to libc and
+            // are refused, which leaves them at the default they already have.
+            unsafe { libc::signal(signal, libc::SIG_DFL) };
+        }
+    }
+}
+
+pub fn unblock_signals() -> io::Result<()> {
+    set_mask(libc::SIG_SETMASK, &[])
+}
+
+/// Block every signal: the first process takes SIGCHLD from a descriptor and no other.
+pub fn block_all_signals() -> io::Result<()> {
+    let all: Vec<i32> = (1..=64).collect();
+    set_mask(libc::SIG_SETMASK, &all)
+}
+
+fn set_mask(how: i32, signals: &[i32]) -> io::Result<()> {
+    let mut bits: u64 = 0;
+    for signal in signals {
+        bits |= 1 << (signal - 1);
+    }
+    // The kernel's own call, with its 64-bit set: libc's hides two real-time signals.
+    // SAFETY: the kernel reads eight bytes.
+    check(unsafe {
+        libc::syscall(libc::SYS_rt_sigprocmask, how, &bits as *const u64, 0usize, 8usize)
+    })?;
+    Ok(())
+}
+
+pub fn child_signals() -> io::Result<OwnedFd> {
+    let bits: u64 = 1 << (libc::SIGCHLD - 1);
+    // SAFETY: the kernel reads eight bytes.
+    check(unsafe {
+        libc::syscall(
+            libc::SYS_signalfd4,
+            -1,
+            &bits as *const u64,
+            8usize,
+            libc::SFD_CLOEXEC | libc::SFD_NONBLOCK,
+        )
+    })
+    .map(from_raw)
+}
+
+pub fn prctl(option: i32, value: u64) -> io::Result<libc::c_long> {
+    // SAFETY: every option used takes integers only.
+    check(unsafe { libc::prctl(option, value, 0u64, 0u64, 0u64) } as libc::c_long)
+}

@@ -1,0 +1,245 @@
+//! The launcher: one small process per node, from which every sandbox is cloned.
+//!
+//! It holds no policy. It is told a plan, performs it, watches the result, and cleans up after
+//! it; when its host goes away it ends every sandbox and then itself.
+
+pub mod cgroup;
+pub mod launch;
+pub mod message;
+pub mod rootless;
+pub mod template;
+
+use crate::contain::seccomp::{self, rules::Options};
+use crate::contain::step::{errno, LaunchError, Step};
+use crate::plan::Plan;
+use crate::sys::fd::Epoll;
+use crate::sys::{libc, process, socket, wall};
+use crate::wire::codec::Writer;
+use launch::Cell;
+use message::{Request, FAILED, FROZEN, GONE, LAUNCHED, READY};
+use std::collections::HashMap;
+use std::io;
+use std::os::unix::io::{AsRawFd, OwnedFd, RawFd};
+
+const HOST: u64 = 0;
+const MAX_REQUEST: usize = 512 * 1024;
+/// How often a control group that is still emptying is tried again.
+const RETRY_MS: i32 = 2;
+
+pub struct Zygote {
+    host: OwnedFd,
+    epoll: Epoll,
+    template: Vec<u8>,
+    syscalls: Vec<seccomp::table::Line>,
+    filters: Vec<(Options, Vec<wall::Instruction>)>,
+    cells: HashMap<u64, Cell>,
+}
+
+/// Serve the host on an inherited socket until it closes.
+pub fn serve(control: RawFd) -> io::Result<()> {
+    let host = crate::sys::fd::adopt(control)?;
+    process::setsid()?;
+    process::default_signals();
+    process::umask(0o022);
+    // Signals of a terminal are for the program that started us; we end when it closes the socket.
+    process::block_all_signals()?;
+    let syscalls = seccomp::table::lines().map_err(|text| io::Error::new(io::ErrorKind::InvalidData, text))?;
+    let epoll = Epoll::new()?;
+    epoll.add(host.as_raw_fd(), HOST, libc::EPOLLIN)?;
+    let mut zygote = Zygote { host, epoll, template: Vec::new(), syscalls, filters: Vec::new(), cells: HashMap::new() };
+    zygote.run()
+}
+
+impl Zygote {
+    fn run(&mut self) -> io::Result<()> {
+        let mut ready: Vec<u64> = Vec::new();
+        let mut open = true;
+        while open || !self.cells.is_empty() {
+            let lingering = self.cells.values().any(|cell| cell.reaped);
+            self.epoll.wait(&mut ready, if lingering { RETRY_MS } else { -1 })?;
+            for token in &ready {
+                if *token == HOST {
+                    if open && !self.serve_host()? {
+                        open = false;
+                        self.epoll.remove(self.host.as_raw_fd())?;
+                        self.end_all()?;
+                    }
+                } else {
+                    self.serve_cell(*token)?;
+                }
+            }
+            self.sweep_lingering()?;
+        }
+        Ok(())
+    }
+
+    /// One request. False when the host is gone.
+    fn serve_host(&mut self) -> io::Result<bool> {
+        let mut buffer = vec![0u8; MAX_REQUEST];
+        let mut fds = Vec::new();
+        let n = match socket::receive(self.host.as_raw_fd(), &mut buffer, &mut fds) {
+            Err(error) if error.raw_os_error() == Some(libc::ECONNRESET) => 0,
+            other => other?,
+        };
+        if n == 0 {
+            return Ok(false);
+        }
+        let request = match message::decode(&buffer[..n]) {
+            Ok(request) => request,
+            Err(malformed) => return Err(io::Error::new(io::ErrorKind::InvalidData, malformed.0)),
+        };
+        match request {
+            Request::Configure(configuration) => {
+                let outcome = rootless::enter(&configuration).and_then(|()| template::build(&configuration));
+                self.template = configuration.directory;
+                match outcome {
+                    Ok(()) => self.tell(READY, 0, |w| {
+                        w.u32(wall::landlock_version());
+                    })?,
+                    Err(error) => self.tell_failed(0, b"configure", errno(&error), &error.to_string())?,
+                }
+            }
+            Request::Launch { id, plan } => self.launch(id, &plan, fds)?,
+            Request::Destroy { id } => match self.cells.get(&id) {
+                Some(cell) => cell.kill()?,
+                None => self.tell(GONE, id, |w| {
+                    w.u32(0).u8(0);
+                })?,
+            },
+            Request::Freeze { id, frozen } => {
+                let outcome = match self.cells.get(&id) {
+                    Some(cell) => cell.freeze(frozen),
+                    None => Err(io::Error::from_raw_os_error(libc::ESRCH)),
+                };
+                self.tell(FROZEN, id, |w| {
+                    w.u32(outcome.err().map_or(0, |error| errno(&error)) as u32);
+                })?;
+            }
+        }
+        Ok(true)
+    }
+
+    fn launch(&mut self, id: u64, bytes: &[u8], mut fds: Vec<OwnedFd>) -> io::Result<()> {
+        let plan = match Plan::decode(bytes) {
+            Ok(plan) => plan,
+            Err(malformed) => return self.tell_failed(id, b"plan", libc::EINVAL, malformed.0),
+        };
+        let control = match (fds.pop(), fds.is_empty()) {
+            (Some(control), true) => control,
+            _ => return self.tell_failed(id, b"plan", libc::EINVAL, "a launch carries exactly one descriptor"),
+        };
+        if self.cells.contains_key(&id) {
+            return self.tell_failed(id, b"plan", libc::EEXIST, "this sandbox number is in use");
+        }
+        let template = self.template.clone();
+        let filter = self.filter(Options { allow_ptrace: plan.allow_ptrace, deny_set_id_bits: plan.deny_set_id_bits });
+        match launch::launch(plan, control, &template, filter) {
+            Ok(cell) => {
+                self.epoll.add(cell.sync.as_raw_fd(), token(id, true), libc::EPOLLIN)?;
+                self.epoll.add(cell.pidfd.as_raw_fd(), token(id, false), libc::EPOLLIN)?;
+                self.cells.insert(id, cell);
+                Ok(())
+            }
+            Err(error) => self.tell_launch_error(id, &error),
+        }
+    }
+
+    fn filter(&mut self, options: Options) -> &[wall::Instruction] {
+        let index = match self.filters.iter().position(|(known, _)| *known == options) {
+            Some(index) => index,
+            None => {
+                self.filters.push((options, seccomp::compile(&self.syscalls, options)));
+                self.filters.len() - 1
+            }
+        };
+        &self.filters[index].1
+    }
+
+    /// The child reported, or ended.
+    fn serve_cell(&mut self, token: u64) -> io::Result<()> {
+        let (id, report) = (token >> 1, token & 1 == 1);
+        let cell = match self.cells.get_mut(&id) {
+            Some(cell) => cell,
+            None => return Ok(()),
+        };
+        if report {
+            let outcome = cell.read_report()?;
+            self.epoll.remove(cell.sync.as_raw_fd())?;
+            let pid = cell.pid;
+            match outcome {
+                launch::Report::Ready(facts) => self.tell(LAUNCHED, id, |w| {
+                    w.u32(pid as u32).bytes(&facts);
+                })?,
+                launch::Report::Failed { step, errno, detail } => self.tell_failed(id, &step, errno, &detail)?,
+                launch::Report::Silent => {
+                    self.tell_failed(id, b"clone", libc::ECHILD, "the guest ended before it could report")?;
+                }
+            }
+            return Ok(());
+        }
+        if let Some(ended) = process::reap(cell.pid, false)? {
+            cell.reaped = true;
+            cell.status = ended.status;
+            self.epoll.remove(cell.pidfd.as_raw_fd())?;
+        }
+        Ok(())
+    }
+
+    /// Remove the control groups of what has ended; they can stay busy for a moment.
+    fn sweep_lingering(&mut self) -> io::Result<()> {
+        let ended: Vec<u64> = self.cells.iter().filter(|(_, cell)| cell.reaped).map(|(id, _)| *id).collect();
+        for id in ended {
+            let finished = match self.cells.get_mut(&id) {
+                Some(cell) => cell.groups.remove()?,
+                None => continue,
+            };
+            if finished {
+                if let Some(cell) = self.cells.remove(&id) {
+                    self.tell(GONE, id, |w| {
+                        w.u32(cell.status as u32).u8(0);
+                    })?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn end_all(&mut self) -> io::Result<()> {
+        for cell in self.cells.values() {
+            cell.kill()?;
+        }
+        Ok(())
+    }
+
+    fn tell_launch_error(&self, id: u64, error: &LaunchError) -> io::Result<()> {
+        self.tell_failed(id, error.step.name().as_bytes(), errno(&error.source), &error.detail)
+    }
+
+    fn tell_failed(&self, id: u64, step: &[u8], errno: i32, detail: &str) -> io::Result<()> {
+        self.tell(FAILED, id, |w| {
+            w.u32(errno as u32).bytes(step).bytes(detail.as_bytes());
+        })
+    }
+
+    fn tell(&self, kind: u8, id: u64, payload: impl FnOnce(&mut Writer)) -> io::Result<()> {
+        let mut w = Writer::default();
+        w.u8(kind).u64(id);
+        payload(&mut w);
+        match socket::send(self.host.as_raw_fd(), &w.bytes, &[]) {
+            // The host went away while we were answering; the next receive says so.
+            Err(error) if matches!(error.raw_os_error(), Some(libc::EPIPE | libc::ECONNRESET)) => Ok(()),
+            other => other.map(|_| ()),
+        }
+    }
+}
+
+fn token(id: u64, report: bool) -> u64 {
+    id << 1 | u64::from(report)
+}
+
+/// The launch steps, one a line: what the documents and their test read.
+pub fn print_steps() {
+    for step in Step::ALL {
+        println!("{}\t{}\t{}", step.name(), step.side(), step.what());
+    }
+}
