@@ -65,10 +65,10 @@ async def measure(setting: Setting) -> list[Row]:
     ]
 
 
-async def start_many(stack: AsyncExitStack, count: int) -> list[ours.Sandbox]:
+async def start_many(stack: AsyncExitStack, count: int) -> list[ours.Living]:
     turnstile = asyncio.Semaphore(STARTS_AT_ONCE)
 
-    async def start() -> ours.Sandbox:
+    async def start() -> ours.Living:
         async with turnstile:
             return await stack.enter_async_context(ours.sandbox())
 

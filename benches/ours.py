@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
+from typing import TypeAlias
 
 from benches.measure import NotMeasurable
 from cloister import Limits, Sandbox
 from cloister.policy import DirectoryRoot, Policy
+
+Living: TypeAlias = Sandbox
 
 
 def sandbox() -> AbstractAsyncContextManager[Sandbox]:
@@ -18,7 +21,7 @@ def sandbox() -> AbstractAsyncContextManager[Sandbox]:
 
 def sandbox_over(directory: Path) -> AbstractAsyncContextManager[Sandbox]:
     """A sandbox whose root is an overlay over `directory`."""
-    return Sandbox(policy=Policy(root=DirectoryRoot(str(directory)), limits=Limits()))
+    return Sandbox(policy=Policy(root=DirectoryRoot(directory), limits=Limits()))
 
 
 async def fresh(argv: Sequence[str]) -> None:
