@@ -1,0 +1,141 @@
+"""What one sandbox may consume: friendly on the way in, plain numbers afterwards."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from cloister.errors import RequestError
+from cloister.model.quote import quote
+from cloister.model.units import (
+    UNLIMITED,
+    format_bytes,
+    format_duration,
+    parse_bytes,
+    parse_cpus,
+    parse_duration,
+)
+
+MINIMUM_MEMORY_BYTES = 16 * 2**20
+MINIMUM_DISK_BYTES = 2**20
+MINIMUM_SHM_BYTES = 4096
+MINIMUM_DURATION_S = 0.001
+MINIMUM_CPUS = 0.01
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class Limits:
+    """The limits of one sandbox; bytes, seconds and counts, and None where "unlimited" was asked.
+
+    None is what a limit reads as, never how it is given: a forgotten value must not lift a wall.
+    """
+
+    memory: int | None
+    pids: int
+    cpus: float | None
+    disk: int
+    inodes: int
+    open_files: int
+    shm: int
+    output: int
+    wall: float | None
+    lifetime: float | None
+    idle: float | None
+
+    def __init__(
+        self,
+        *,
+        memory: int | str = "2GiB",
+        pids: int = 256,
+        cpus: float | str = 1.0,
+        disk: int | str = "1GiB",
+        inodes: int = 200_000,
+        open_files: int = 4096,
+        shm: int | str = "64MiB",
+        output: int | str = "10MiB",
+        wall: float | str = "5m",
+        lifetime: float | str = "1h",
+        idle: float | str = UNLIMITED,
+    ) -> None:
+        values: dict[str, float | None] = {
+            "memory": None if memory == UNLIMITED else _size("memory", memory),
+            "pids": _count("pids", pids, 2, 1_000_000),
+            "cpus": None if cpus == UNLIMITED else _cpus(cpus),
+            "disk": _size("disk", disk),
+            "inodes": _count("inodes", inodes, 64, 2**32 - 1),
+            "open_files": _count("open_files", open_files, 16, 1_048_576),
+            "shm": _size("shm", shm),
+            "output": _size("output", output),
+            "wall": None if wall == UNLIMITED else _duration("wall", wall),
+            "lifetime": None if lifetime == UNLIMITED else _duration("lifetime", lifetime),
+            "idle": None if idle == UNLIMITED else _duration("idle", idle),
+        }
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
+
+    def replace(self, **changes: Any) -> Limits:
+        """Return these limits with some changed, given in any form the constructor takes."""
+        unknown = sorted(set(changes) - set(LIMIT_NAMES))
+        if unknown:
+            raise RequestError(
+                f"no limit is called {quote(unknown[0])}; the limits are {', '.join(LIMIT_NAMES)}"
+            )
+        return Limits(**{**self.as_dict(), **changes})
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the limits as a person would write them; `Limits(**d)` gives the same again."""
+        return {
+            "memory": UNLIMITED if self.memory is None else format_bytes(self.memory),
+            "pids": self.pids,
+            "cpus": UNLIMITED if self.cpus is None else self.cpus,
+            "disk": format_bytes(self.disk),
+            "inodes": self.inodes,
+            "open_files": self.open_files,
+            "shm": format_bytes(self.shm),
+            "output": format_bytes(self.output),
+            "wall": UNLIMITED if self.wall is None else format_duration(self.wall),
+            "lifetime": UNLIMITED if self.lifetime is None else format_duration(self.lifetime),
+            "idle": UNLIMITED if self.idle is None else format_duration(self.idle),
+        }
+
+
+LIMIT_NAMES: tuple[str, ...] = tuple(field.name for field in fields(Limits))
+
+_MINIMUM_SIZES: Mapping[str, int] = {
+    "memory": MINIMUM_MEMORY_BYTES,
+    "disk": MINIMUM_DISK_BYTES,
+    "shm": MINIMUM_SHM_BYTES,
+    "output": 1,
+}
+
+
+def _size(name: str, value: object) -> int:
+    size_bytes = parse_bytes(value, name)
+    if size_bytes < _MINIMUM_SIZES[name]:
+        least = format_bytes(_MINIMUM_SIZES[name])
+        raise RequestError(f"{name} is {quote(value)}; the least is {least}")
+    return size_bytes
+
+
+def _duration(name: str, value: object) -> float:
+    seconds = parse_duration(value, name)
+    if seconds < MINIMUM_DURATION_S:
+        least = format_duration(MINIMUM_DURATION_S)
+        raise RequestError(f"{name} is {quote(value)}; the least is {least}")
+    return seconds
+
+
+def _cpus(value: object) -> float:
+    cpus = parse_cpus(value)
+    if cpus < MINIMUM_CPUS:
+        raise RequestError(f"cpus is {quote(value)}; the least is {MINIMUM_CPUS}")
+    return cpus
+
+
+def _count(name: str, value: object, least: int, most: int) -> int:
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise RequestError(f"{name} is {quote(value)}; write a whole number")
+    if not least <= value <= most:
+        raise RequestError(f"{name} is {quote(value)}; it must be from {least} to {most}")
+    return int(value)

@@ -1,0 +1,49 @@
+"""What is allowed: policies, how they are written, and how a request is judged against one."""
+
+from __future__ import annotations
+
+from cloister.policy.judge import (
+    Connect,
+    Destination,
+    Effect,
+    Exec,
+    Grant,
+    MountRequest,
+    Request,
+    Rule,
+    RunAs,
+    Share,
+    Verdict,
+    judge,
+)
+from cloister.policy.load import load_policy
+from cloister.policy.parse import MAXIMUM_POLICY_BYTES, parse_policy, schema
+from cloister.policy.policy import DirectoryRoot, HostRoot, Policy, Root, SecondLayer
+from cloister.policy.trust import STRENGTHS, RuntimeFacts, choose_runtime
+
+__all__ = [
+    "MAXIMUM_POLICY_BYTES",
+    "STRENGTHS",
+    "Connect",
+    "Destination",
+    "DirectoryRoot",
+    "Effect",
+    "Exec",
+    "Grant",
+    "HostRoot",
+    "MountRequest",
+    "Policy",
+    "Request",
+    "Root",
+    "Rule",
+    "RunAs",
+    "RuntimeFacts",
+    "SecondLayer",
+    "Share",
+    "Verdict",
+    "choose_runtime",
+    "judge",
+    "load_policy",
+    "parse_policy",
+    "schema",
+]

@@ -1,0 +1,274 @@
+"""Read a policy from TOML; what is not known is an error that says where it stands."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from cloister.errors import PolicyError, RequestError
+from cloister.model import (
+    LIMIT_NAMES,
+    Environment,
+    Limits,
+    Mount,
+    MountMode,
+    Profile,
+    Trust,
+    parse_mount_mode,
+    parse_mount_source,
+    parse_target,
+    parse_user,
+    quote,
+)
+from cloister.policy.locate import KeyPath, locate_keys
+from cloister.policy.policy import (
+    DirectoryRoot,
+    HostRoot,
+    Policy,
+    Root,
+    SecondLayer,
+    nearest,
+    parse_choice,
+    parse_hostname,
+)
+
+MAXIMUM_POLICY_BYTES = 2**20
+
+_PLAIN_KEYS = ("trust", "profile", "hostname", "user", "second_layer")
+_TOP_KEYS = (*_PLAIN_KEYS, "root", "limits", "env", "mount")
+_ROOT_KEYS = ("kind", "path", "extra")
+_MOUNT_KEYS = ("source", "target", "mode")
+
+
+def schema() -> tuple[str, ...]:
+    """Return every key a policy file may have, in the order of its documentation."""
+    return (
+        *_PLAIN_KEYS,
+        *(f"root.{key}" for key in _ROOT_KEYS),
+        *(f"limits.{key}" for key in LIMIT_NAMES),
+        "env",
+        *(f"mount.{key}" for key in _MOUNT_KEYS),
+    )
+
+
+def parse_policy(text: str | bytes, where: str = "policy", directory: Path | None = None) -> Policy:
+    """Return the policy that a TOML text states; `where` names the text in errors.
+
+    Relative host paths are taken from `directory`; without one, those of mounts stay relative
+    and a root must be absolute. Raises PolicyError, and nothing else, for any text.
+    """
+    decoded = _decode(text, where)
+    lines = locate_keys(decoded, where)
+    try:
+        table = tomllib.loads(decoded)
+    except RecursionError as error:
+        raise PolicyError("nested too deeply; no policy needs that", place=where) from error
+    except tomllib.TOMLDecodeError as error:
+        raise _syntax_error(str(error), decoded, where) from error
+    except ValueError as error:
+        # What tomllib lets through from int(): more digits than Python converts.
+        raise PolicyError("a number has more than 4300 digits; shorten it", place=where) from error
+    return _Reader(where, lines, directory).read(table)
+
+
+def _decode(text: object, where: str) -> str:
+    if not isinstance(text, str | bytes):
+        raise PolicyError(f"policy is {quote(text)}; write TOML text", place=where)
+    # Before decoding, and before encoding: text has at least as many bytes as characters.
+    if len(text) > MAXIMUM_POLICY_BYTES:
+        raise _too_large(len(text), where)
+    try:
+        data = text if isinstance(text, bytes) else text.encode("utf-8")
+        decoded = data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        line = error.object.count(b"\n", 0, error.start) + 1
+        raise PolicyError("not UTF-8; save it as UTF-8", place=f"{where}:{line}") from error
+    except UnicodeEncodeError as error:
+        line = error.object.count("\n", 0, error.start) + 1
+        raise PolicyError("not Unicode text; save it as UTF-8", place=f"{where}:{line}") from error
+    if len(data) > MAXIMUM_POLICY_BYTES:
+        raise _too_large(len(data), where)
+    return decoded
+
+
+def _too_large(size_bytes: int, where: str) -> PolicyError:
+    return PolicyError(
+        f"policy of {size_bytes} bytes or more; the most is {MAXIMUM_POLICY_BYTES}", place=where
+    )
+
+
+_AT_LINE = re.compile(r" \(at (?:line ([0-9]+), column [0-9]+|end of document)\)$")
+
+
+def _syntax_error(message: str, text: str, where: str) -> PolicyError:
+    found = _AT_LINE.search(message)
+    fact = message[: found.start()] if found else message
+    if "Cannot overwrite" in fact or "twice" in fact:
+        fact = "the same key is given twice; keep one of them"
+    else:
+        fact = f"not TOML: {fact[:1].lower()}{fact[1:200]}"
+    line = found[1] if found and found[1] else text.rstrip().count("\n") + 1
+    return PolicyError(fact, place=f"{where}:{line}")
+
+
+_PLAIN_PARSERS: Mapping[str, Callable[[object], object]] = {
+    "trust": lambda value: parse_choice("trust", Trust, value),
+    "profile": lambda value: parse_choice("profile", Profile, value),
+    "hostname": parse_hostname,
+    "user": parse_user,
+    "second_layer": lambda value: parse_choice("second_layer", SecondLayer, value),
+}
+
+
+class _Reader:
+    """One reading of a parsed table; remembers where each key was written."""
+
+    def __init__(self, where: str, lines: Mapping[KeyPath, int], directory: Path | None) -> None:
+        self._where = where
+        self._lines = lines
+        self._directory = directory
+
+    def read(self, table: Mapping[str, Any]) -> Policy:
+        self._refuse_unknown((), table, _TOP_KEYS)
+        fields: dict[str, Any] = {
+            "limits": self._read_limits(self._table((), table, "limits")),
+            "env": self._read_env(self._table((), table, "env")),
+            "mounts": self._read_mounts(table.get("mount", [])),
+        }
+        if "root" in table:
+            fields["root"] = self._read_root(self._table((), table, "root"))
+        for name in _PLAIN_KEYS:
+            if name in table:
+                with self._at((name,)):
+                    fields[name] = _PLAIN_PARSERS[name](table[name])
+        # Each field was read by itself; what is left to go wrong is the user not fitting the rest.
+        with self._at(("user",)):
+            return Policy(**fields)
+
+    def _read_limits(self, table: Mapping[str, Any]) -> Limits:
+        self._refuse_unknown(("limits",), table, LIMIT_NAMES)
+        limits = Limits()
+        for name, value in table.items():
+            with self._at(("limits", name)):
+                limits = limits.replace(**{name: value})
+        return limits
+
+    def _read_env(self, table: Mapping[str, Any]) -> Environment:
+        for name, value in table.items():
+            with self._at(("env", name)):
+                Environment({name: value})
+        with self._at(("env",)):
+            return Environment(table)
+
+    def _read_root(self, table: Mapping[str, Any]) -> Root:
+        self._refuse_unknown(("root",), table, _ROOT_KEYS)
+        kind = self._required(("root",), table, "kind")
+        if kind not in ("host", "directory"):
+            raise self._error(
+                ("root", "kind"),
+                f"root.kind is {quote(kind)}; it may be host, directory",
+                nearest(kind, ("host", "directory")) if isinstance(kind, str) else None,
+            )
+        stray = "path" if kind == "host" else "extra"
+        if stray in table:
+            message = f'root.{stray} has no meaning with kind = "{kind}"; remove one of the two'
+            raise self._error(("root", stray), message)
+        if kind == "directory":
+            path = self._required(("root",), table, "path")
+            with self._at(("root", "path")):
+                return DirectoryRoot(self._host_path(parse_mount_source(path, "root.path")))
+        extra = table.get("extra", [])
+        if not isinstance(extra, list):
+            raise self._error(("root", "extra"), f"root.extra is {quote(extra)}; write a list")
+        for index, path in enumerate(extra):
+            with self._at(("root", "extra", index)):
+                HostRoot([path])
+        return HostRoot(extra)
+
+    def _read_mounts(self, tables: object) -> tuple[Mount, ...]:
+        if not isinstance(tables, list):
+            raise self._error(("mount",), "mount is not a list of tables; write [[mount]]")
+        mounts: list[Mount] = []
+        targets: set[str] = set()
+        for index, table in enumerate(tables):
+            path: KeyPath = ("mount", index)
+            if not isinstance(table, dict):
+                message = f"{_dotted(path)} is {quote(table)}; write a table, [[mount]]"
+                raise self._error(path, message)
+            mount = self._read_mount(path, table)
+            if mount.target in targets:
+                message = f"{quote(mount.target)} is a target twice; keep one of them"
+                raise self._error((*path, "target"), message)
+            targets.add(mount.target)
+            mounts.append(mount)
+        return tuple(mounts)
+
+    def _read_mount(self, path: KeyPath, table: Mapping[str, Any]) -> Mount:
+        self._refuse_unknown(path, table, _MOUNT_KEYS)
+        source_text = self._required(path, table, "source")
+        target_text = self._required(path, table, "target")
+        with self._at((*path, "source")):
+            source = parse_mount_source(source_text)
+        with self._at((*path, "target")):
+            target = parse_target(target_text, "mount target")
+        with self._at((*path, "mode")):
+            mode = parse_mount_mode(table.get("mode", MountMode.COPY))
+        return Mount(self._host_path(source), target, mode)
+
+    def _host_path(self, path: Path) -> Path:
+        return path if self._directory is None else self._directory / path
+
+    def _table(self, path: KeyPath, table: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+        value = table.get(name, {})
+        if not isinstance(value, dict):
+            raise self._error((*path, name), f"{name} is {quote(value)}; write a table, [{name}]")
+        return value
+
+    def _required(self, path: KeyPath, table: Mapping[str, Any], name: str) -> Any:
+        if name not in table:
+            raise self._error(path, f"{name} is missing; add {name} = ...")
+        return table[name]
+
+    def _refuse_unknown(
+        self, path: KeyPath, table: Mapping[str, Any], valid: Iterable[str]
+    ) -> None:
+        for name in table:
+            if name in valid:
+                continue
+            # A key in the wrong table is as common a slip as a misspelt one.
+            elsewhere = [key for key in schema() if key.rpartition(".")[2] == name]
+            meant = elsewhere[0] if elsewhere else nearest(name, valid)
+            raise self._error((*path, name), "unknown key", meant)
+
+    @contextmanager
+    def _at(self, path: KeyPath) -> Iterator[None]:
+        """Say where: turn an error about a value into one with its place."""
+        try:
+            yield
+        except PolicyError as error:
+            raise self._error(path, error.message, error.nearest) from error
+        except RequestError as error:
+            raise self._error(path, str(error)) from error
+
+    def _error(self, path: KeyPath, message: str, meant: str | None = None) -> PolicyError:
+        known = (self._lines.get(path[:length]) for length in range(len(path), 0, -1))
+        line = next((line for line in known if line is not None), None)
+        at = self._where if line is None else f"{self._where}:{line}"
+        return PolicyError(message, place=f"{at} {_dotted(path)}", nearest=meant)
+
+
+_BARE = re.compile(r"[A-Za-z0-9_-]{1,64}")
+
+
+def _dotted(path: KeyPath) -> str:
+    text = ""
+    for part in path:
+        if isinstance(part, int):
+            text += f"[{part}]"
+        else:
+            text += f".{part if _BARE.fullmatch(part) else quote(part)}"
+    return text.removeprefix(".")

@@ -1,0 +1,226 @@
+"""The complete, frozen statement of what one sandbox is and may do."""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import json
+import os
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, TypeVar
+
+from cloister.errors import PolicyError, RequestError
+from cloister.model import (
+    NAMED_USERS,
+    Environment,
+    Limits,
+    Mount,
+    Profile,
+    Trust,
+    User,
+    parse_absolute_path,
+    parse_target,
+    parse_user,
+    quote,
+)
+
+# One label of a host name (RFC 1123); a dot would make programs look for a domain there is none of.
+_HOSTNAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?")
+
+
+class SecondLayer(StrEnum):
+    """The wall behind the wall: `landlock`, or `none` on a kernel without it."""
+
+    LANDLOCK = "landlock"
+    NONE = "none"
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class HostRoot:
+    """The host's own programs, read-only; `extra` names further host directories to show."""
+
+    extra: tuple[str, ...]
+
+    def __init__(self, extra: Iterable[str] = ()) -> None:
+        if isinstance(extra, str):
+            raise _wrong("root.extra", f"is {quote(extra)}; write a list of paths")
+        parsed = tuple(_placed("root.extra", parse_target, path, "path") for path in extra)
+        object.__setattr__(self, "extra", parsed)
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class DirectoryRoot:
+    """Any directory as root filesystem, read-only below the sandbox's own writable layer."""
+
+    path: Path
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        text = _placed("root.path", parse_absolute_path, path, "path")
+        # The host's own root would show its secrets, however its path is spelt.
+        if ".." in text.split("/") or not text.strip("/.") or "/./" in f"{text}/":
+            raise _wrong(
+                "root.path",
+                f'is {quote(text)}; name a directory other than / and without "." or ".."; '
+                'for the host\'s own programs use kind = "host"',
+            )
+        object.__setattr__(self, "path", Path(text))
+
+
+Root = HostRoot | DirectoryRoot
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class Policy:
+    """What one sandbox is and may do; whatever it does not allow is denied."""
+
+    trust: Trust
+    profile: Profile
+    limits: Limits
+    mounts: tuple[Mount, ...]
+    env: Environment
+    root: Root
+    hostname: str
+    second_layer: SecondLayer
+    user: User | None
+
+    def __init__(
+        self,
+        *,
+        trust: Trust | str = Trust.INTERNAL,
+        profile: Profile | str = Profile.DEFAULT,
+        limits: Limits | None = None,
+        mounts: Iterable[Mount] = (),
+        env: Mapping[str, str] | None = None,
+        root: Root | None = None,
+        hostname: str = "sandbox",
+        second_layer: SecondLayer | str = SecondLayer.LANDLOCK,
+        user: User | str | int | None = None,
+    ) -> None:
+        values = {
+            "trust": parse_choice("trust", Trust, trust),
+            "profile": parse_choice("profile", Profile, profile),
+            "limits": _instance("limits", Limits, Limits() if limits is None else limits),
+            "mounts": _parse_mounts(mounts),
+            "env": env if isinstance(env, Environment) else _placed("env", Environment, env),
+            "root": _instance("root", Root, HostRoot() if root is None else root),
+            "hostname": parse_hostname(hostname),
+            "second_layer": parse_choice("second_layer", SecondLayer, second_layer),
+            "user": None if user is None else _placed("user", parse_user, user),
+        }
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
+        if 0 in self.run_as and self.profile is not Profile.ROOT:
+            raise _wrong("user", 'is root or in its group; set profile = "root" for that')
+
+    @property
+    def run_as(self) -> User:
+        """The user that processes run as unless they name another."""
+        if self.user is not None:
+            return self.user
+        return NAMED_USERS["root" if self.profile is Profile.ROOT else "user"]
+
+    def replace(self, **changes: Any) -> Policy:
+        """Return this policy with some fields changed."""
+        fields = {name: getattr(self, name) for name in Policy.__slots__}
+        for name in changes:
+            if name not in fields:
+                raise PolicyError(
+                    "no such field of a policy",
+                    place=f"policy {name}",
+                    nearest=nearest(name, fields),
+                )
+        return Policy(**{**fields, **changes})
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the policy as the tables of a policy file."""
+        root: dict[str, Any]
+        if isinstance(self.root, HostRoot):
+            root = {"kind": "host", "extra": list(self.root.extra)}
+        else:
+            root = {"kind": "directory", "path": str(self.root.path)}
+        return {
+            "trust": self.trust.value,
+            "profile": self.profile.value,
+            "hostname": self.hostname,
+            **({} if self.user is None else {"user": f"{self.user.uid}:{self.user.gid}"}),
+            "second_layer": self.second_layer.value,
+            "root": root,
+            "limits": self.limits.as_dict(),
+            "env": dict(self.env),
+            "mount": [
+                {"source": str(m.source), "target": m.target, "mode": m.mode.value}
+                for m in self.mounts
+            ],
+        }
+
+    def digest(self) -> str:
+        """Return the SHA-256 of the policy in hexadecimal; equal policies have equal digests."""
+        canonical = json.dumps(self.as_dict(), sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(canonical.encode("ascii")).hexdigest()
+
+
+def nearest(name: str, valid: Iterable[str]) -> str | None:
+    """Return the valid name most like the given one, if any is like it."""
+    # difflib's time grows with the product of the lengths, and no valid name is long.
+    found = difflib.get_close_matches(name[:64], list(valid), 1, 0.5)
+    return found[0] if found else None
+
+
+_Choice = TypeVar("_Choice", bound=StrEnum)
+_T = TypeVar("_T")
+
+
+def parse_choice(field: str, kind: type[_Choice], value: object) -> _Choice:
+    """Return the member of that value, or say which values there are."""
+    names = [member.value for member in kind]
+    if isinstance(value, str) and value in names:
+        return kind(value)
+    raise PolicyError(
+        f"{field} is {quote(value)}; it may be {', '.join(names)}",
+        place=f"policy {field}",
+        nearest=nearest(value, names) if isinstance(value, str) else None,
+    )
+
+
+def parse_hostname(value: object) -> str:
+    """Return a host name of one label."""
+    if not isinstance(value, str) or _HOSTNAME.fullmatch(value) is None:
+        raise _wrong(
+            "hostname",
+            f"is {quote(value)}; write 1 to 63 letters, digits and inner hyphens",
+        )
+    return value
+
+
+def _parse_mounts(mounts: object) -> tuple[Mount, ...]:
+    if not isinstance(mounts, Iterable):
+        raise _wrong("mounts", f"is {quote(mounts)}; write a list of Mount")
+    parsed = tuple(_instance("mounts", Mount, mount) for mount in mounts)
+    targets: set[str] = set()
+    for mount in parsed:
+        if mount.target in targets:
+            raise _wrong("mounts", f"has {quote(mount.target)} as target twice; keep one of them")
+        targets.add(mount.target)
+    return parsed
+
+
+def _instance(field: str, kind: Any, value: Any) -> Any:
+    if not isinstance(value, kind):
+        name = getattr(kind, "__name__", "HostRoot or DirectoryRoot")
+        raise _wrong(field, f"is {quote(value)}; write a {name}")
+    return value
+
+
+def _placed(field: str, parse: Any, *arguments: Any) -> Any:
+    try:
+        return parse(*arguments)
+    except RequestError as error:
+        raise PolicyError(str(error), place=f"policy {field}") from error
+
+
+def _wrong(field: str, message: str) -> PolicyError:
+    return PolicyError(f"{field} {message}", place=f"policy {field}")

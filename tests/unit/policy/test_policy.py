@@ -1,0 +1,121 @@
+"""Policies in Python: frozen, whole, and refusing what does not fit together."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cloister.errors import PolicyError
+from cloister.model import Limits, Mount, Profile, Trust, User
+from cloister.policy import DirectoryRoot, HostRoot, Policy, SecondLayer
+
+
+def test_the_default_policy_is_complete() -> None:
+    policy = Policy()
+    assert (policy.trust, policy.profile) == (Trust.INTERNAL, Profile.DEFAULT)
+    assert (policy.limits, policy.mounts, dict(policy.env)) == (Limits(), (), {})
+    assert (policy.root, policy.hostname) == (HostRoot(), "sandbox")
+    assert (policy.second_layer, policy.user) == (SecondLayer.LANDLOCK, None)
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({}, (1000, 1000)),
+        ({"profile": "debug"}, (1000, 1000)),
+        ({"profile": "root"}, (0, 0)),
+        ({"profile": "root", "user": "user"}, (1000, 1000)),
+        ({"user": "nobody"}, (65534, 65534)),
+    ],
+)
+def test_the_user_follows_the_profile_unless_named(
+    fields: dict[str, Any], expected: tuple[int, int]
+) -> None:
+    assert Policy(**fields).run_as == expected
+
+
+@pytest.mark.parametrize("user", ["root", 0, "1000:0", "0:1000"])
+def test_root_needs_the_profile_for_it(user: str | int) -> None:
+    assert 0 in Policy(user=user, profile="root").run_as
+    with pytest.raises(PolicyError, match='profile = "root"'):
+        Policy(user=user)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("trust", "full"), ("trust", None), ("profile", "admin"), ("second_layer", True),
+        ("limits", {"memory": 1}), ("mounts", ["a:/b"]), ("mounts", 3), ("mounts", Mount),
+        ("env", {"A": 1}), ("env", ["A=1"]), ("root", "/"), ("root", HostRoot),
+        ("hostname", ""), ("hostname", "-a"), ("hostname", "a" * 64), ("hostname", "a\n"),
+        ("user", "daemon"), ("user", 70_000),
+    ],
+)  # fmt: skip
+def test_a_field_of_the_wrong_kind_is_refused_by_name(field: str, value: Any) -> None:
+    with pytest.raises(PolicyError) as caught:
+        Policy(**{field: value})
+    assert caught.value.place == f"policy {field}"
+
+
+def test_two_mounts_in_one_place_are_refused() -> None:
+    assert Policy(mounts=[Mount("a", "/x"), Mount("b", "/x/y")])
+    with pytest.raises(PolicyError, match="twice"):
+        Policy(mounts=[Mount("a", "/x"), Mount("b", "/x")])
+
+
+@pytest.mark.parametrize("path", ["/", "//", "///", "/.", "/./", "/x/..", "/./x", "/x/.", "x", ""])
+def test_the_hosts_own_root_cannot_be_the_directory_however_spelt(path: str) -> None:
+    with pytest.raises(PolicyError):
+        DirectoryRoot(path)
+
+
+def test_any_other_directory_can_be_the_root() -> None:
+    assert DirectoryRoot("/srv/.hidden/root").path == Path("/srv/.hidden/root")
+    assert DirectoryRoot(Path("/srv")).path == Path("/srv")
+
+
+@pytest.mark.parametrize("extra", ["/opt", ["/"], ["/proc"], ["opt"], ["/opt/"], [3], ["/etc"]])
+def test_extra_directories_are_exact_and_not_the_sandboxs_own(extra: Any) -> None:
+    with pytest.raises(PolicyError):
+        HostRoot(extra)
+
+
+def test_replace_changes_only_what_is_named_and_knows_the_names() -> None:
+    policy = Policy(hostname="a", profile="root")
+    assert policy.replace(hostname="b") == Policy(hostname="b", profile="root")
+    assert policy.replace(profile="default").run_as == (1000, 1000)
+    with pytest.raises(PolicyError) as caught:
+        policy.replace(hostnam="b")
+    assert caught.value.nearest == "hostname"
+
+
+def test_a_policy_is_frozen_hashable_and_picklable() -> None:
+    policy = Policy(env={"A": "1"}, mounts=[Mount(".", "/x")], user=User(5, 6))
+    with pytest.raises(AttributeError):
+        policy.hostname = "other"  # type: ignore[misc]
+    assert {policy: 1}[pickle.loads(pickle.dumps(policy))] == 1
+
+
+def test_the_digest_follows_the_meaning() -> None:
+    policy = Policy(env={"A": "1", "B": "2"}, limits=Limits(memory="1GiB"))
+    same = Policy(env={"B": "2", "A": "1"}, limits=Limits(memory=2**30))
+    assert policy.digest() == same.digest()
+    assert len(policy.digest()) == 64
+    variants = [
+        policy.replace(trust="hostile"),
+        policy.replace(profile="root"),
+        policy.replace(limits=Limits()),
+        policy.replace(mounts=[Mount("a", "/b")]),
+        policy.replace(mounts=[Mount("a", "/b", "write")]),
+        policy.replace(env={}),
+        policy.replace(root=DirectoryRoot("/srv")),
+        policy.replace(root=HostRoot(["/opt"])),
+        policy.replace(hostname="b"),
+        policy.replace(second_layer="none"),
+        policy.replace(user=7),
+        policy.replace(env={"A": "\udcff"}),
+    ]
+    assert len({each.digest() for each in (policy, *variants)}) == len(variants) + 1
