@@ -34,11 +34,14 @@ install_required_packages() {
     # The static binary links libc.a, which a compiler alone does not bring.
     [ -n "$(find /usr/lib /usr/lib64 -maxdepth 2 -name libc.a -print -quit 2>/dev/null)" ] \
         || missing+=(libc6-dev)
-    has cargo || missing+=(cargo)
-    [ ${#missing[@]} -eq 0 ] && return
-    apt_install "${missing[@]}" \
-        || fail "packages are missing: ${missing[*]}; run: sudo apt-get install -y ${missing[*]}"
+    if [ ${#missing[@]} -gt 0 ]; then
+        apt_install "${missing[@]}" || fail_missing "${missing[@]}" $(has cargo || echo cargo)
+    fi
+    # Debian 12 carries two: cargo-web is current, and fetches one crate without the whole index.
+    has cargo || apt_install cargo-web || apt_install cargo || fail_missing cargo
 }
+
+fail_missing() { fail "packages are missing: $*; run: sudo apt-get install -y $*"; }
 
 install_optional_packages() {
     local missing=() package
@@ -68,7 +71,7 @@ apt_install() {
         --no-install-recommends "$@")
     if ! ${as_root[@]+"${as_root[@]}"} "${command[@]}" >/dev/null 2>&1; then
         ${as_root[@]+"${as_root[@]}"} apt-get update -qq || return 1
-        ${as_root[@]+"${as_root[@]}"} "${command[@]}" >/dev/null
+        ${as_root[@]+"${as_root[@]}"} "${command[@]}" >/dev/null 2>&1
     fi
 }
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
 import tomllib
 from pathlib import Path
 
@@ -18,3 +21,24 @@ def test_the_crate_says_which_compiler_it_needs(root: Path) -> None:
     package = tomllib.loads((root / "cell" / "Cargo.toml").read_text())["package"]
     assert package["rust-version"] == "1.63"
     assert package["edition"] == "2021"
+
+
+def test_every_crate_it_uses_builds_with_that_compiler(root: Path) -> None:
+    answer = subprocess.run(
+        ["cargo", "metadata", "--locked", "--format-version", "1"],
+        cwd=root / "cell",
+        check=True,
+        stdout=subprocess.PIPE,
+        env=os.environ | {"PATH": f"{os.environ['PATH']}:{Path.home()}/.cargo/bin"},
+    )
+    too_new = [
+        f"{package['name']} {package['version']} needs {package['rust_version']}"
+        for package in json.loads(answer.stdout)["packages"]
+        if package["rust_version"] and numbers(package["rust_version"]) > (1, 63)
+    ]
+    assert not too_new
+
+
+def numbers(version: str) -> tuple[int, int]:
+    major, minor = version.split(".")[:2]
+    return int(major), int(minor)

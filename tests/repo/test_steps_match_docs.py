@@ -18,6 +18,12 @@ def test_the_documented_steps_are_those_of_the_binary(root: Path) -> None:
     assert documented == printed.strip().splitlines(), f"the binary says:\n{printed}"
 
 
+def test_a_table_reads_as_the_lines_it_was_made_from() -> None:
+    table = "| step | by | does |\n| --- | --- | --- |\n| `fds` | guest | close all |\n"
+    text = f"<!-- steps:begin -->\n{table}<!-- steps:end -->\n"
+    assert steps_in(text) == ["fds\tguest\tclose all"]
+
+
 def test_the_block_is_read_without_its_fence() -> None:
     text = "a\n<!-- steps:begin -->\n```text\nfds\ncgroup\n```\n<!-- steps:end -->\nb\n"
     assert steps_in(text) == ["fds", "cgroup"]
@@ -29,5 +35,13 @@ def steps_in(document: str) -> list[str]:
     block = re.search(r"<!-- steps:begin -->\n(.*?)<!-- steps:end -->", document, re.DOTALL)
     if block is None:
         raise ValueError("no block between steps:begin and steps:end")
-    lines = (line.rstrip() for line in block[1].strip().splitlines())
-    return [line for line in lines if line and not line.startswith("```")]
+    # A table's head ends with its rule; the binary knows neither.
+    body = re.sub(r"\A\s*\|.*\n\|[\s|:-]+\n", "", block[1])
+    lines = [line.rstrip() for line in body.strip().splitlines()]
+    return [without_table(line) for line in lines if line and not line.startswith("```")]
+
+
+def without_table(line: str) -> str:
+    if not line.startswith("|"):
+        return line
+    return "\t".join(cell.strip().strip("`") for cell in line.strip("|").split("|"))
