@@ -1,0 +1,140 @@
+"""Keeps the runtimes of one event loop, chooses one for each sandbox, and ends what is left."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import time
+import weakref
+from collections.abc import AsyncGenerator, Callable
+from pathlib import Path
+
+from cloister.errors import CloisterError
+from cloister.model import SandboxId
+from cloister.node.records import Record, write_record
+from cloister.policy import STRENGTHS, Policy, RuntimeFacts, choose_runtime
+from cloister.runtime.base import Guest
+from cloister.runtime.namespace import NamespaceRuntime
+from cloister.runtime.plan import Plan
+
+_nodes: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Node] = weakref.WeakKeyDictionary()
+
+
+class Node:
+    """The supervisor of the sandboxes of one event loop."""
+
+    def __init__(self) -> None:
+        self._runtimes = {"namespace": NamespaceRuntime()}
+        self._records: dict[SandboxId, Path] = {}
+        self._keeper: AsyncGenerator[None, None] | None = None
+
+    @classmethod
+    def current(cls) -> Node:
+        """Return the node of the running event loop, made on first use."""
+        loop = asyncio.get_running_loop()
+        node = _nodes.get(loop)
+        if node is None:
+            node = _nodes[loop] = cls()
+            node._keeper = _close_with(loop, node)
+        return node
+
+    def runtime_for(self, policy: Policy) -> NamespaceRuntime:
+        """Return the cheapest runtime that is strong enough, or raise Unsupported."""
+        facts = [*(runtime.facts() for runtime in self._runtimes.values()), *_absent_runtimes()]
+        return self._runtimes[choose_runtime(policy.trust, facts)]
+
+    async def start(
+        self,
+        id: SandboxId,
+        policy: Policy,
+        on_lost: Callable[[CloisterError], None],
+        *,
+        label: str | None = None,
+        amend: Callable[[Plan], Plan] | None = None,
+    ) -> Guest:
+        """Start a sandbox; `amend` may change the plan for a rehearsal or another transport."""
+        runtime = self.runtime_for(policy)
+        await runtime.prepare()
+        plan = runtime.plan(id, policy)
+        if amend is not None:
+            plan = amend(plan)
+        guest = await runtime.start(id, plan, on_lost)
+        path = runtime.record_path(id)
+        record = Record(
+            id=id,
+            runtime=runtime.name,
+            owner_pid=os.getpid(),
+            guest_pid=guest.host_pids[0],
+            started_at=time.time(),
+            trust=policy.trust.value,
+            profile=policy.profile.value,
+            label=label,
+            groups=tuple(group.directory for group in plan.cgroups),
+        )
+        write_record(path, record)
+        self._records[id] = path
+        return guest
+
+    async def destroy(self, guest: Guest) -> None:
+        """End a sandbox; returns when nothing is left. Idempotent."""
+        await self._runtimes["namespace"].destroy(guest)
+        path = self._records.pop(guest.id, None)
+        if path is not None:
+            path.unlink(missing_ok=True)
+
+    async def pause(self, guest: Guest, paused: bool) -> None:
+        """Stop or continue every process of a sandbox."""
+        await self._runtimes["namespace"].pause(guest, paused)
+
+    async def close(self) -> None:
+        """End every sandbox of this loop, and the launcher."""
+        for runtime in self._runtimes.values():
+            await runtime.close()
+        for path in self._records.values():
+            path.unlink(missing_ok=True)
+        self._records.clear()
+
+    def abandon(self) -> None:
+        """In a forked child: let go of what is the parent's."""
+        for runtime in self._runtimes.values():
+            runtime.abandon()
+
+
+def _close_with(loop: asyncio.AbstractEventLoop, node: Node) -> AsyncGenerator[None, None]:
+    """End the node when its loop shuts down.
+
+    asyncio.run() closes suspended async generators before it closes the loop, and that is the
+    one moment at which a loop tells anybody: so one is kept suspended as long as the loop lives.
+    """
+
+    async def wait() -> AsyncGenerator[None, None]:
+        try:
+            yield
+        finally:
+            _nodes.pop(loop, None)
+            await node.close()
+
+    keeper = wait()
+    # Up to its yield, by hand: only a generator that has begun is closed by the loop.
+    with contextlib.suppress(StopIteration):
+        keeper.__anext__().send(None)
+    return keeper
+
+
+def _absent_runtimes() -> tuple[RuntimeFacts, ...]:
+    """Walls that this release does not have; named so that a refusal says what is missing."""
+    why = "not part of this release"
+    return (
+        RuntimeFacts("gvisor", STRENGTHS["gvisor"], 2, False, why),
+        RuntimeFacts("microvm", STRENGTHS["microvm"], 3, False, why),
+    )
+
+
+def _abandon_after_fork() -> None:
+    for node in list(_nodes.values()):
+        node.abandon()
+    _nodes.clear()
+
+
+os.register_at_fork(after_in_child=_abandon_after_fork)

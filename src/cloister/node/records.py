@@ -1,0 +1,74 @@
+"""A line about each live sandbox, on a tmpfs, so that `cloister ps` sees those of all processes."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from cloister.runtime.namespace.instance import runtime_directory
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """What other processes may know of a sandbox."""
+
+    id: str
+    runtime: str
+    owner_pid: int
+    guest_pid: int
+    started_at: float
+    trust: str
+    profile: str
+    label: str | None
+    groups: tuple[str, ...]
+
+    @property
+    def age_s(self) -> float:
+        """How long it has been running."""
+        return max(0.0, time.time() - self.started_at)
+
+
+def write_record(path: Path, record: Record) -> None:
+    """Write a record; it exists as long as its sandbox."""
+    with open(path, "x", encoding="utf-8", opener=_private) as file:
+        json.dump(asdict(record), file)
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+
+
+def list_records(base: Path | None = None) -> list[Record]:
+    """Return the records of live sandboxes of this user, oldest first."""
+    directory = runtime_directory() if base is None else base
+    found = []
+    for path in directory.glob("*.json"):
+        instance = path.name.partition(".")[0]
+        if not _is_live(directory / f"{instance}.lock"):
+            continue
+        try:
+            fields = json.loads(path.read_text(encoding="utf-8"))
+            fields["groups"] = tuple(fields["groups"])
+            found.append(Record(**fields))
+        except (FileNotFoundError, ValueError, TypeError, KeyError):
+            # It ended, or is being written, while we looked.
+            continue
+    return sorted(found, key=lambda record: record.started_at)
+
+
+def _is_live(lock: Path) -> bool:
+    try:
+        fd = os.open(lock, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(fd)
+    return False

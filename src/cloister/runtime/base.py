@@ -1,0 +1,79 @@
+"""The seam every wall is behind: what the node needs of a runtime, and nothing more."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from cloister.errors import CloisterError
+from cloister.model import SandboxId, SandboxUsage
+from cloister.policy import Policy, RuntimeFacts
+from cloister.runtime.plan import Plan
+from cloister.wire import Link
+
+
+@dataclass(frozen=True, slots=True)
+class Posture:
+    """What is observably true of a running sandbox, as the kernel told it."""
+
+    facts: Mapping[str, str]
+
+    @property
+    def mounts(self) -> tuple[tuple[str, str], ...]:
+        """(mount point, "ro" or "rw") of every mount inside."""
+        pairs = (entry.rpartition(":") for entry in self.facts.get("mounts", "").split(" "))
+        return tuple((point, mode) for point, _, mode in pairs)
+
+
+class Guest(Protocol):
+    """One running sandbox, as its runtime knows it."""
+
+    @property
+    def id(self) -> SandboxId:
+        """The sandbox it belongs to."""
+
+    @property
+    def link(self) -> Link:
+        """The connection to the process inside."""
+
+    @property
+    def plan(self) -> Plan:
+        """What the launcher was told."""
+
+    @property
+    def posture(self) -> Posture:
+        """What was found to be true before anything ran."""
+
+    @property
+    def host_pids(self) -> tuple[int, ...]:
+        """Process numbers on the host of everything inside."""
+
+    def usage(self) -> SandboxUsage:
+        """Return what the sandbox consumes now (its disk apart, which only the guest can see)."""
+
+    def limit_hits(self) -> Mapping[str, int]:
+        """Return how often each limit was reached since the start: memory, pids."""
+
+
+class Runtime(Protocol):
+    """A way to build the wall."""
+
+    name: str
+
+    def facts(self) -> RuntimeFacts:
+        """Whether this host can run it, and how strong it is."""
+
+    def plan(self, id: SandboxId, policy: Policy) -> Plan:
+        """Return everything the launcher will be told, or say what cannot be enforced here."""
+
+    async def start(
+        self, id: SandboxId, plan: Plan, on_lost: Callable[[CloisterError], None]
+    ) -> Guest:
+        """Build the wall; nothing has run inside when this returns or raises."""
+
+    async def destroy(self, guest: Guest) -> None:
+        """End it. Idempotent; returns when nothing is left."""
+
+    async def pause(self, guest: Guest, paused: bool) -> None:
+        """Stop or continue every process inside, or raise Unsupported."""

@@ -1,0 +1,195 @@
+"""Control groups: where they can be made on this host, what limits need, what was used."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from cloister.errors import CannotEnforce
+from cloister.model import Limits
+from cloister.runtime.plan import Cgroup
+
+_PERIOD_US = 100_000
+# The guest itself is a process too, and not one of the caller's.
+_GUEST_PROCESSES = 1
+CONTROLLERS = ("memory", "pids", "cpu")
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Where groups can be made: a v1 directory for each controller, and the unified one."""
+
+    v1: Mapping[str, Path]
+    unified: Path | None
+    # Controllers the unified hierarchy has, empty in hybrid mode.
+    unified_controllers: frozenset[str]
+    # Why a controller is missing, for those that are.
+    missing: Mapping[str, str]
+
+    def has(self, controller: str) -> bool:
+        """Whether a limit of this controller can be enforced."""
+        return controller in self.v1 or controller in self.unified_controllers
+
+    @property
+    def kind(self) -> str:
+        """One word for people: v2, hybrid, v1 or none."""
+        if self.unified_controllers:
+            return "v2"
+        if self.v1:
+            return "hybrid" if self.unified else "v1"
+        return "none"
+
+    def directories(self) -> tuple[Path, ...]:
+        """Return every directory that groups are made in."""
+        found = [*self.v1.values(), *([self.unified] if self.unified else [])]
+        return tuple(dict.fromkeys(found))
+
+
+def enable(limit: str) -> str:
+    """Return what a person can do to make this limit enforceable."""
+    if os.getuid() == 0:
+        return (
+            "mount a writable cgroup hierarchy (in a container: run it with its own cgroup "
+            f"namespace and a writable /sys/fs/cgroup), or say {limit} = \"unlimited\""
+        )
+    return (
+        "as root run `cloister setup --user NAME` once, or start from a systemd user session; "
+        f"to go without, say {limit} = \"unlimited\""
+    )
+
+
+def plan_groups(layout: Layout, name: str, limits: Limits) -> tuple[Cgroup, ...]:
+    """Return the groups that hold `limits`, or raise for the first that cannot be held."""
+    wanted: dict[str, list[tuple[str, str]]] = {"memory": [], "cpu": [], "pids": []}
+    v2 = bool(layout.unified_controllers)
+    if limits.memory is not None:
+        wanted["memory"] = _memory(layout, limits.memory, v2)
+    if limits.cpus is not None:
+        quota = max(1000, round(limits.cpus * _PERIOD_US))
+        wanted["cpu"] = (
+            [("cpu.max", f"{quota} {_PERIOD_US}")]
+            if v2
+            else [("cpu.cfs_period_us", f"{_PERIOD_US}"), ("cpu.cfs_quota_us", f"{quota}")]
+        )
+    if layout.has("pids"):
+        wanted["pids"] = [("pids.max", f"{limits.pids + _GUEST_PROCESSES}")]
+    for controller, limit in (("memory", "memory"), ("cpu", "cpus")):
+        if wanted[controller] and not layout.has(controller):
+            raise CannotEnforce(
+                f"the {limit} limit cannot be enforced here",
+                limit=limit,
+                why=layout.missing[controller],
+                enable=enable(limit),
+            )
+    groups = [
+        Cgroup(str(layout.v1[controller] / name), False, tuple(writes))
+        for controller, writes in wanted.items()
+        if writes and controller in layout.v1
+    ]
+    if layout.unified is not None:
+        writes = [
+            pair
+            for controller, pairs in wanted.items()
+            if controller in layout.unified_controllers
+            for pair in pairs
+        ]
+        groups.append(Cgroup(str(layout.unified / name), True, tuple(writes)))
+    return tuple(groups)
+
+
+def _memory(layout: Layout, limit: int, v2: bool) -> list[tuple[str, str]]:
+    if v2:
+        writes = [("memory.max", f"{limit}")]
+        # Absent where the kernel was built or booted without swap accounting or swap.
+        if Path("/proc/swaps").read_text().count("\n") > 1:
+            writes.append(("memory.swap.max", "0"))
+        return writes
+    writes = [("memory.limit_in_bytes", f"{limit}")]
+    directory = layout.v1.get("memory")
+    if directory is not None and (directory / "memory.memsw.limit_in_bytes").exists():
+        writes.append(("memory.memsw.limit_in_bytes", f"{limit}"))
+    else:
+        writes.append(("memory.swappiness", "0"))
+    return writes
+
+
+class GroupFiles:
+    """Reads what the kernel says about one sandbox's groups."""
+
+    def __init__(self, groups: tuple[Cgroup, ...]) -> None:
+        self._by_controller: dict[str, Path] = {}
+        self.unified: Path | None = None
+        for group in groups:
+            path = Path(group.directory)
+            if group.unified:
+                self.unified = path
+            for file, _ in group.writes:
+                self._by_controller.setdefault(file.partition(".")[0], path)
+        self._v2 = bool(self.unified) and self._by_controller.get("memory") == self.unified
+
+    def pids(self) -> tuple[int, ...]:
+        """Return the host's numbers of all processes inside."""
+        directory = self.unified or next(iter(self._by_controller.values()), None)
+        if directory is None:
+            return ()
+        text = _read(directory / "cgroup.procs")
+        return tuple(int(line) for line in text.split())
+
+    def cpu_s(self) -> float:
+        """Return the CPU time everything inside has used."""
+        if self.unified is None:
+            return 0.0
+        return _table(_read(self.unified / "cpu.stat")).get("usage_usec", 0) / 1e6
+
+    def memory(self) -> tuple[int, int]:
+        """Return (now, peak) in bytes."""
+        directory = self._by_controller.get("memory")
+        if directory is None:
+            return 0, 0
+        now, peak = (
+            ("memory.current", "memory.peak")
+            if self._v2
+            else ("memory.usage_in_bytes", "memory.max_usage_in_bytes")
+        )
+        return _number(directory / now), _number(directory / peak)
+
+    def process_counts(self) -> tuple[int, int | None]:
+        """Return (now, peak or None) without the guest itself."""
+        directory = self._by_controller.get("pids")
+        if directory is None:
+            return max(0, len(self.pids()) - _GUEST_PROCESSES), None
+        peak = directory / "pids.peak"
+        highest = _number(peak) - _GUEST_PROCESSES if peak.exists() else None
+        return max(0, _number(directory / "pids.current") - _GUEST_PROCESSES), highest
+
+    def hits(self) -> dict[str, int]:
+        """Return how often the memory and pids limits were reached."""
+        found: dict[str, int] = {}
+        memory = self._by_controller.get("memory")
+        if memory is not None:
+            file = "memory.events" if self._v2 else "memory.oom_control"
+            found["memory"] = _table(_read(memory / file)).get("oom_kill", 0)
+        pids = self._by_controller.get("pids")
+        if pids is not None:
+            found["pids"] = _table(_read(pids / "pids.events")).get("max", 0)
+        return found
+
+
+def _table(text: str) -> dict[str, int]:
+    rows = (line.split() for line in text.splitlines())
+    return {row[0]: int(row[1]) for row in rows if len(row) == 2 and row[1].isdecimal()}
+
+
+def _number(path: Path) -> int:
+    text = _read(path).strip()
+    return int(text) if text.isdecimal() else 0
+
+
+def _read(path: Path) -> str:
+    """Return the text of a group's file, empty once the group is gone."""
+    try:
+        return path.read_text()
+    except (FileNotFoundError, OSError):
+        return ""

@@ -1,0 +1,195 @@
+"""Which host ids a sandbox's users are: a range of its own, never host id 0."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from cloister.errors import Exhausted
+from cloister.model import User
+from cloister.runtime.plan import IdRange
+
+RANGE = 65_536
+# 0x70000000 to 0x7FFFFFFF is the stretch that systemd's table of ids leaves unused and that
+# subordinate ranges given to people do not reach.
+_FIRST = 0x7000_0000
+_RANGES = 4096
+# Rootless, one person's 65,536 ids are shared by their sandboxes.
+_SLICE = 256
+_USER_INSIDE = 1000
+_NOBODY_INSIDE = 65_534
+
+
+@dataclass(frozen=True, slots=True)
+class SubIds:
+    """The ranges /etc/subuid and /etc/subgid give this person, and the helpers that map them."""
+
+    uids: tuple[tuple[int, int], ...]
+    gids: tuple[tuple[int, int], ...]
+    uid_helper: str
+    gid_helper: str
+
+    @property
+    def count(self) -> int:
+        """How many ids of both kinds there are."""
+        return min(sum(n for _, n in self.uids), sum(n for _, n in self.gids))
+
+
+def find_sub_ids() -> SubIds | None:
+    """Return this person's ranges, or None without ranges or without the set-id helpers."""
+    uid_helper, gid_helper = shutil.which("newuidmap"), shutil.which("newgidmap")
+    if uid_helper is None or gid_helper is None:
+        return None
+    uids = _read_ranges(Path("/etc/subuid"))
+    gids = _read_ranges(Path("/etc/subgid"))
+    found = SubIds(uids, gids, uid_helper, gid_helper)
+    return found if found.count >= _SLICE else None
+
+
+def _read_ranges(path: Path) -> tuple[tuple[int, int], ...]:
+    import pwd
+
+    uid = os.getuid()
+    try:
+        names = {str(uid), pwd.getpwuid(uid).pw_name}
+    except KeyError:
+        names = {str(uid)}
+    if not path.exists():
+        return ()
+    found = []
+    for line in path.read_text(errors="replace").splitlines():
+        name, _, rest = line.partition(":")
+        first, _, count = rest.partition(":")
+        if name in names and first.isdecimal() and count.isdecimal() and int(count) > 0:
+            found.append((int(first), int(count)))
+    return tuple(found)
+
+
+class IdPool:
+    """Ranges of ids, handed out under locks that all processes of one person share."""
+
+    def __init__(self, directory: Path, *, first: int, size: int, ranges: int, advice: str) -> None:
+        self._directory = directory
+        self._first = first
+        self._size = size
+        self._ranges = ranges
+        self._advice = advice
+        self._per_slot = max(1, min(16, ranges // 16))
+        self._locks: list[int] = []
+        self._free: list[int] = []
+
+    @classmethod
+    def of_root(cls, directory: Path) -> IdPool:
+        """Return the pool of whole ranges of 65,536 that root hands out."""
+        return cls(
+            directory, first=_FIRST, size=RANGE, ranges=_RANGES, advice="stop some sandboxes"
+        )
+
+    @classmethod
+    def of_person(cls, directory: Path, count: int) -> IdPool:
+        """Return the pool of slices of one person's `count` sub-ids.
+
+        In the launcher's own user namespace 0 is the person's own id; the sub-ids follow from 1.
+        """
+        advice = "stop some sandboxes, or ask for a larger range in /etc/subuid and /etc/subgid"
+        return cls(directory, first=1, size=_SLICE, ranges=count // _SLICE, advice=advice)
+
+    def take(self) -> int:
+        """Return the first id of a range nobody else has."""
+        if not self._free:
+            self._claim()
+        return self._free.pop()
+
+    def give_back(self, first: int) -> None:
+        """Return a range; only after every process under it is gone."""
+        self._free.append(first)
+
+    def _claim(self) -> None:
+        self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        slots = self._ranges // self._per_slot
+        start = os.getpid() % slots
+        for offset in range(slots):
+            slot = (start + offset) % slots
+            path = self._directory / f"{slot}"
+            lock = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                os.close(lock)
+                continue
+            self._locks.append(lock)
+            first = self._first + slot * self._per_slot * self._size
+            self._free.extend(
+                first + index * self._size for index in reversed(range(self._per_slot))
+            )
+            return
+        raise Exhausted(
+            f"all {self._ranges} ranges of host ids are in use; {self._advice}", limit="ids"
+        )
+
+    def close(self) -> None:
+        """Let go of all ranges."""
+        for lock in self._locks:
+            os.close(lock)
+        self._locks.clear()
+        self._free.clear()
+
+
+def root_map(first: int) -> tuple[IdRange, ...]:
+    """Return the map of a sandbox with a whole range."""
+    return (IdRange(0, first, RANGE),)
+
+
+def slice_map(first: int, own_user: int | None) -> tuple[IdRange, ...]:
+    """Return the map of a sandbox with a slice.
+
+    With `own_user`, that id inside is the person's own: for host directories that are theirs.
+    """
+    last = _SLICE - 2
+    ranges = [
+        IdRange(0, first, last),
+        IdRange(_USER_INSIDE, first + last, 1),
+        IdRange(_NOBODY_INSIDE, first + last + 1, 1),
+    ]
+    if own_user is None:
+        return tuple(ranges)
+    return tuple(_replace(ranges, own_user))
+
+
+def _replace(ranges: Sequence[IdRange], own: int) -> list[IdRange]:
+    found: list[IdRange] = []
+    for r in ranges:
+        if not r.inside <= own < r.inside + r.count:
+            found.append(r)
+            continue
+        before = own - r.inside
+        if before:
+            found.append(IdRange(r.inside, r.outside, before))
+        found.append(IdRange(own, 0, 1))
+        if before + 1 < r.count:
+            found.append(IdRange(own + 1, r.outside + before + 1, r.count - before - 1))
+    if not any(r.inside == own and r.outside == 0 for r in found):
+        found.append(IdRange(own, 0, 1))
+    return found
+
+
+def single_map(user: User) -> tuple[tuple[IdRange, ...], tuple[IdRange, ...]]:
+    """Return the maps of a sandbox that has no id but its owner's."""
+    return (IdRange(user.uid, 0, 1),), (IdRange(user.gid, 0, 1),)
+
+
+def inside(ranges: Sequence[IdRange], id: int) -> bool:
+    """Whether the sandbox has this id at all."""
+    return any(r.inside <= id < r.inside + r.count for r in ranges)
+
+
+def outside(ranges: Sequence[IdRange], id: int) -> int | None:
+    """Return what an id inside is outside, one namespace up."""
+    for r in ranges:
+        if r.inside <= id < r.inside + r.count:
+            return r.outside + id - r.inside
+    return None

@@ -1,0 +1,172 @@
+"""What one process of ours holds on this host: a directory, a lock, ids; and the sweep of what
+processes that are no more have left behind."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import secrets
+import shutil
+import stat
+import tempfile
+from pathlib import Path
+
+from cloister.errors import HostError, LaunchFailed
+from cloister.runtime.namespace.cgroups import Layout
+from cloister.runtime.namespace.ids import IdPool, SubIds, find_sub_ids
+from cloister.runtime.namespace.launcher import Launcher
+from cloister.runtime.namespace.layout import find_layout
+
+_LOCK = ".lock"
+
+
+class Instance:
+    """This process's place: `directory` is where its launcher keeps its private mounts."""
+
+    def __init__(self, base: Path, name: str, lock: int, layout: Layout) -> None:
+        self.base = base
+        self.name = name
+        self.directory = base / name
+        self.layout = layout
+        self.sub_ids: SubIds | None = None if os.geteuid() == 0 else find_sub_ids()
+        self.pool = _pool(base, self.sub_ids)
+        self._lock = lock
+
+    @classmethod
+    def open(cls) -> Instance:
+        """Make a place for this process, after sweeping away what dead ones left."""
+        base = runtime_directory()
+        layout = find_layout()
+        sweep(base, layout)
+        name = f"{os.getpid()}-{secrets.token_hex(4)}"
+        path = base / (name + _LOCK)
+        lock = os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        (base / name).mkdir(mode=0o700)
+        instance = cls(base, name, lock, layout)
+        instance.record()
+        return instance
+
+    def record(self) -> None:
+        """Write down where our groups are, for whoever sweeps after us."""
+        facts = {"pid": os.getpid(), "groups": [str(path) for path in self.layout.directories()]}
+        os.pwrite(self._lock, json.dumps(facts).encode(), 0)
+
+    async def start_launcher(self) -> Launcher:
+        """Start the launcher; it holds our lock too, so that nobody sweeps before it has ended."""
+        from cloister.runtime.namespace.runtime import cell_binary
+
+        binary = cell_binary()
+        if not binary.exists():
+            raise HostError(
+                f"the launcher {binary} is missing; run `make setup` in a checkout, "
+                "or reinstall the package"
+            )
+        try:
+            return await Launcher.start(binary, self.directory, self.sub_ids, keep=(self._lock,))
+        except LaunchFailed:
+            if self.sub_ids is None or os.geteuid() == 0:
+                raise
+            # The helpers refused the ranges: a single id is a narrower sandbox, not a weaker wall.
+            self.sub_ids, self.pool = None, None
+            return await Launcher.start(binary, self.directory, None, keep=(self._lock,))
+
+    def pool_give_back(self, first: int) -> None:
+        """Return a range of ids whose sandbox is gone."""
+        if self.pool is not None:
+            self.pool.give_back(first)
+
+    def close(self) -> None:
+        """Remove what is ours. The launcher must have ended."""
+        if self.pool is not None:
+            self.pool.close()
+        _remove_instance(self.base, self.name, self.layout.directories())
+        os.close(self._lock)
+
+    def abandon(self) -> None:
+        """After a fork, in the child: close without removing."""
+        if self.pool is not None:
+            self.pool.close()
+        os.close(self._lock)
+
+
+def _pool(base: Path, sub_ids: SubIds | None) -> IdPool | None:
+    if os.geteuid() == 0:
+        return IdPool.of_root(base / "ids")
+    return None if sub_ids is None else IdPool.of_person(base / "ids", sub_ids.count)
+
+
+def runtime_directory() -> Path:
+    """Return our directory for things that do not outlive a boot, made and checked."""
+    if os.geteuid() == 0:
+        parent = Path("/run")
+        name = "cloister"
+    elif runtime := os.environ.get("XDG_RUNTIME_DIR"):
+        parent, name = Path(runtime), "cloister"
+    else:
+        parent, name = Path(tempfile.gettempdir()), f"cloister-{os.getuid()}"
+    path = parent / name
+    try:
+        path.mkdir(mode=0o700, exist_ok=True)
+        found = os.lstat(path)
+    except OSError as error:
+        raise HostError(f"{path} cannot be made: {error}; set XDG_RUNTIME_DIR to a directory of yours") from error
+    # In a shared /tmp somebody else could have made it first, to have us write into their hands.
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
+        raise HostError(f"{path} belongs to somebody else; remove it, or set XDG_RUNTIME_DIR")
+    os.chmod(path, 0o700)
+    return path
+
+
+def sweep(base: Path, layout: Layout) -> list[str]:
+    """Remove what processes that no longer exist have left; return their names."""
+    swept = []
+    for path in base.glob("*" + _LOCK):
+        try:
+            lock = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+        except FileNotFoundError:
+            continue
+        try:
+            # Held by the process or by its launcher as long as either lives.
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(lock)
+            continue
+        name = path.name.removesuffix(_LOCK)
+        _remove_instance(base, name, (*_recorded_groups(lock), *layout.directories()))
+        os.close(lock)
+        swept.append(name)
+    return swept
+
+
+def _recorded_groups(lock: int) -> tuple[Path, ...]:
+    text = os.pread(lock, 65_536, 0)
+    try:
+        return tuple(Path(path) for path in json.loads(text)["groups"])
+    except (ValueError, KeyError, TypeError):
+        # Killed before it wrote: then it had made no group either.
+        return ()
+
+
+def _remove_instance(base: Path, name: str, directories: tuple[Path, ...]) -> None:
+    for directory in dict.fromkeys(directories):
+        if not directory.is_dir():
+            continue
+        for group in directory.glob(f"{name}.*"):
+            _remove_group(group)
+    for record in base.glob(f"{name}.*.json"):
+        record.unlink(missing_ok=True)
+    shutil.rmtree(base / name, ignore_errors=True)
+    (base / (name + _LOCK)).unlink(missing_ok=True)
+
+
+def _remove_group(group: Path) -> None:
+    kill = group / "cgroup.kill"
+    if kill.exists():
+        kill.write_text("1")
+    try:
+        group.rmdir()
+    except OSError:
+        # Its last process is on its way out; whoever sweeps next finds it empty.
+        return

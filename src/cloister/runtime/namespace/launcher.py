@@ -1,0 +1,292 @@
+"""The launcher process: started once from a sealed copy of the binary, told plans, watched."""
+
+from __future__ import annotations
+
+import array
+import asyncio
+import errno as errno_names
+import os
+import socket
+import subprocess
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from cloister.errors import CloisterError, HostError, LaunchFailed, RuntimeGone
+from cloister.runtime.namespace.ids import SubIds
+from cloister.runtime.namespace.rootfs import PUBLIC_ETC, synthetic_files
+from cloister.wire import Reader, Writer
+
+_CONFIGURE, _LAUNCH, _DESTROY, _FREEZE = range(1, 5)
+_READY, _LAUNCHED, _FAILED, _GONE, _FROZEN = range(33, 38)
+_MAX_REPLY = 512 * 1024
+_START_TIMEOUT_S = 30.0
+_MAX_STDERR = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Launched:
+    """A guest is up: its host process number, and what it found to be true of itself."""
+
+    pid: int
+    facts: bytes
+
+
+class Launcher:
+    """One launcher process and what is asked of it."""
+
+    def __init__(self, process: subprocess.Popen[bytes], control: socket.socket) -> None:
+        self.landlock_version = 0
+        self.pid = process.pid
+        self.on_gone: Callable[[int], None] = lambda number: None
+        self._process = process
+        self._socket = control
+        self._loop = asyncio.get_running_loop()
+        self._ready: asyncio.Future[None] = self._loop.create_future()
+        self._launching: dict[int, asyncio.Future[Launched]] = {}
+        self._ending: dict[int, asyncio.Future[None]] = {}
+        self._freezing: dict[int, asyncio.Future[int]] = {}
+        self._alive: set[int] = set()
+        self._error: CloisterError | None = None
+        control.setblocking(False)
+        self._loop.add_reader(control.fileno(), self._readable)
+
+    @classmethod
+    async def start(
+        cls,
+        binary: Path,
+        directory: Path,
+        sub_ids: SubIds | None,
+        keep: Sequence[int] = (),
+        through: Sequence[str] = (),
+    ) -> Launcher:
+        """Start a launcher that keeps its own mounts in `directory`.
+
+        `keep` are lock descriptors it holds as long as it lives; `through` is a command that
+        starts it elsewhere (in a delegated scope).
+        """
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        image = _sealed_copy(binary)
+        try:
+            # An empty environment: what is not in its memory cannot be taken from it.
+            process = subprocess.Popen(  # noqa: S603
+                [*through, f"/proc/self/fd/{image}", "zygote", str(theirs.fileno())],
+                pass_fds=(image, theirs.fileno(), *keep),
+                env={} if not through else dict(os.environ),
+                cwd="/",
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+            )
+        except OSError as error:
+            ours.close()
+            raise HostError(
+                f"the launcher could not be started from {binary}: {error}; reinstall Cloister"
+            ) from error
+        finally:
+            os.close(image)
+            theirs.close()
+        launcher = cls(process, ours)
+        try:
+            await launcher._configure(directory, sub_ids)
+        except BaseException:
+            await launcher.close()
+            raise
+        return launcher
+
+    async def _configure(self, directory: Path, sub_ids: SubIds | None) -> None:
+        w = Writer().bytes(os.fsencode(directory))
+        if os.geteuid() == 0:
+            w.u8(0)
+        elif sub_ids is not None:
+            w.u8(1)
+            for ranges in (sub_ids.uids, sub_ids.gids):
+                w.list(ranges, lambda w, pair: w.u32(pair[0]).u32(pair[1]))
+            w.bytes(sub_ids.uid_helper.encode()).bytes(sub_ids.gid_helper.encode())
+        else:
+            w.u8(2)
+        w.list(PUBLIC_ETC, lambda w, name: w.bytes(name.encode()))
+        w.list(
+            synthetic_files(),
+            lambda w, file: w.bytes(file[0].encode()).u32(file[1]).bytes(file[2]),
+        )
+        self._send(_CONFIGURE, 0, w.done())
+        async with asyncio.timeout(_START_TIMEOUT_S):
+            await self._ready
+
+    async def launch(self, number: int, plan: bytes, control: int) -> Launched:
+        """Perform a plan; `control` is the guest's end of its socket."""
+        waiter: asyncio.Future[Launched] = self._loop.create_future()
+        self._launching[number] = waiter
+        self._alive.add(number)
+        try:
+            self._send(_LAUNCH, number, plan, (control,))
+            return await waiter
+        finally:
+            self._launching.pop(number, None)
+
+    async def destroy(self, number: int) -> None:
+        """End a sandbox and wait until the kernel has nothing left of it."""
+        if number not in self._alive or self._error is not None:
+            return
+        waiter = self._ending.get(number)
+        if waiter is None:
+            waiter = self._ending[number] = self._loop.create_future()
+            self._send(_DESTROY, number, b"")
+        # Shared by all who wait: one that gives up must not take it from the others.
+        await asyncio.shield(waiter)
+
+    async def freeze(self, number: int, frozen: bool) -> int:
+        """Stop or continue everything inside; return 0 or the error number."""
+        waiter: asyncio.Future[int] = self._loop.create_future()
+        self._freezing[number] = waiter
+        self._send(_FREEZE, number, bytes((frozen,)))
+        return await waiter
+
+    async def close(self) -> None:
+        """Let the launcher end everything it started, and itself; wait until it has."""
+        self._fail(RuntimeGone("the launcher was closed"))
+        await self._loop.run_in_executor(None, self._process.wait)
+        if self._process.stderr is not None:
+            self._process.stderr.close()
+
+    def abandon(self) -> None:
+        """Close our end without waiting: the launcher cleans up by itself."""
+        self._socket.close()
+
+    def _send(self, kind: int, number: int, payload: bytes, fds: Sequence[int] = ()) -> None:
+        if self._error is not None:
+            raise self._error
+        packet = Writer().u8(kind).u64(number).done() + payload
+        ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else []
+        try:
+            self._socket.setblocking(True)
+            self._socket.sendmsg([packet], ancillary)
+        except OSError as error:
+            self._fail(RuntimeGone(f"the launcher is gone: {error}{self._last_words()}"))
+            if self._error is not None:
+                raise self._error from error
+        finally:
+            if self._socket.fileno() >= 0:
+                self._socket.setblocking(False)
+
+    def _readable(self) -> None:
+        while True:
+            try:
+                packet = self._socket.recv(_MAX_REPLY)
+            except BlockingIOError:
+                return
+            except OSError as error:
+                self._fail(RuntimeGone(f"the launcher is gone: {error}{self._last_words()}"))
+                return
+            if not packet:
+                self._fail(RuntimeGone(f"the launcher ended{self._last_words()}"))
+                return
+            self._hear(Reader(packet))
+
+    def _hear(self, r: Reader) -> None:
+        kind, number = r.u8(), r.u64()
+        if kind == _READY:
+            self.landlock_version = r.u32()
+            _resolve(self._ready, None)
+        elif kind == _LAUNCHED:
+            waiter = self._launching.get(number)
+            if waiter is not None:
+                _resolve(waiter, Launched(r.u32(), r.bytes()))
+        elif kind == _FAILED:
+            self._failed(number, r.u32(), r.bytes().decode(), r.bytes().decode("utf-8", "replace"))
+        elif kind == _GONE:
+            self._alive.discard(number)
+            ending = self._ending.pop(number, None)
+            if ending is not None:
+                _resolve(ending, None)
+            self.on_gone(number)
+        elif kind == _FROZEN:
+            freezing = self._freezing.pop(number, None)
+            if freezing is not None:
+                _resolve(freezing, r.u32())
+
+    def _failed(self, number: int, number_of_error: int, step: str, detail: str) -> None:
+        name = errno_names.errorcode.get(number_of_error, str(number_of_error))
+        error = LaunchFailed(
+            f"launch step {step} did not apply: {detail} ({name}); nothing ran",
+            step=step,
+            errno=number_of_error,
+            hint=hint_for(step, number_of_error),
+        )
+        waiter = self._launching.get(number) if number else None
+        if waiter is not None:
+            if not waiter.done():
+                waiter.set_exception(error)
+        elif not self._ready.done():
+            self._ready.set_exception(error)
+
+    def _last_words(self) -> str:
+        stderr = self._process.stderr
+        if stderr is None or self._process.poll() is None:
+            return ""
+        text = os.read(stderr.fileno(), _MAX_STDERR).decode("utf-8", "replace").strip()
+        return f": {text}" if text else f" (exit {self._process.returncode})"
+
+    def _fail(self, error: CloisterError) -> None:
+        if self._error is not None:
+            return
+        self._error = error
+        self._loop.remove_reader(self._socket.fileno())
+        self._socket.close()
+        if not self._ready.done():
+            self._ready.set_exception(error)
+            self._ready.exception()
+        for launching in self._launching.values():
+            if not launching.done():
+                launching.set_exception(error)
+        for freezing in self._freezing.values():
+            if not freezing.done():
+                freezing.set_exception(error)
+        # Whatever the launcher started ends with it.
+        for ending in self._ending.values():
+            _resolve(ending, None)
+        gone, self._alive = self._alive, set()
+        for number in gone:
+            self.on_gone(number)
+
+    @property
+    def failed(self) -> bool:
+        """Whether this launcher can no longer be asked anything."""
+        return self._error is not None
+
+
+def _resolve(waiter: asyncio.Future[object] | asyncio.Future[None] | asyncio.Future[int] | asyncio.Future[Launched], value: object) -> None:
+    if not waiter.done():
+        waiter.set_result(value)  # type: ignore[arg-type]
+
+
+def hint_for(step: str, number: int) -> str | None:
+    """Return what a person can do about a step that the kernel refused."""
+    if step in ("clone", "configure") and number in (errno_names.EPERM, errno_names.ENOSPC):
+        return (
+            "this host forbids user namespaces; allow them with sysctl "
+            "kernel.unprivileged_userns_clone=1, user.max_user_namespaces=10000 or (Ubuntu) "
+            "kernel.apparmor_restrict_unprivileged_userns=0, or run as root"
+        )
+    if step == "cgroup":
+        return "see `cloister doctor` for which limits this host can enforce"
+    if step == "proc" and number == errno_names.EPERM:
+        return "part of the host's /proc is covered, as in a container; run on the host itself"
+    return None
+
+
+def _sealed_copy(binary: Path) -> int:
+    """Return a descriptor of the binary that nobody can write to any more, ourselves included."""
+    import fcntl
+
+    fd = os.memfd_create("cell", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    with open(binary, "rb") as source:
+        size = os.fstat(source.fileno()).st_size
+        at = 0
+        while at < size:
+            at += os.sendfile(fd, source.fileno(), at, size - at)
+    os.fchmod(fd, 0o500)
+    seals = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
+    fcntl.fcntl(fd, fcntl.F_ADD_SEALS, seals)
+    return fd

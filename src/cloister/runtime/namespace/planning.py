@@ -1,0 +1,136 @@
+"""Turns a policy into a plan, on this host, for this user; what cannot be held is an error."""
+
+from __future__ import annotations
+
+import os
+import resource
+from dataclasses import dataclass
+from pathlib import Path
+
+from cloister.errors import NotFound, RequestError, Unsupported
+from cloister.model import Limits, Mount, MountMode, Profile, User
+from cloister.policy import Policy, SecondLayer
+from cloister.runtime.namespace import ids, rootfs
+from cloister.runtime.namespace.cgroups import Layout, plan_groups
+from cloister.runtime.plan import HostMount, IdRange, Plan
+
+_CAPABILITY_NUMBERS = {
+    "chown": 0,
+    "dac_override": 1,
+    "fowner": 3,
+    "fsetid": 4,
+    "kill": 5,
+    "setgid": 6,
+    "setuid": 7,
+    "net_bind_service": 10,
+    "sys_chroot": 18,
+}
+# What a package installation needs of root, and no more.
+ROOT_CAPABILITIES = sum(1 << number for number in _CAPABILITY_NUMBERS.values())
+# What the guest itself needs to start processes as other users, end them and own their terminals.
+_GUEST_CAPABILITIES = sum(
+    1 << _CAPABILITY_NUMBERS[name] for name in ("chown", "dac_override", "fowner", "kill", "setgid", "setuid")
+)
+_RLIMIT_SIGPENDING, _RLIMIT_MSGQUEUE, _RLIMIT_NICE, _RLIMIT_RTPRIO = 11, 12, 13, 14
+_INIT = User(0, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Identities:
+    """The ids of one sandbox, and the first of its range where it has one to give back."""
+
+    uid_map: tuple[IdRange, ...]
+    gid_map: tuple[IdRange, ...]
+    first: int | None
+    init: User
+    allow_setgroups: bool
+
+
+def make_plan(
+    policy: Policy, layout: Layout, name: str, identities: Identities, etc: Path, *, idmap: bool
+) -> Plan:
+    """Return the plan of one sandbox."""
+    limits = policy.limits
+    user = policy.run_as
+    _require_ids(user, identities)
+    groups = plan_groups(layout, name, limits)
+    mounts = tuple(
+        _host_mount(mount, user, identities, idmap=idmap)
+        for mount in policy.mounts
+        if mount.mode is not MountMode.COPY
+    )
+    single = identities.first is None
+    root_profile = policy.profile is Profile.ROOT
+    return Plan(
+        hostname=policy.hostname,
+        uid_map=identities.uid_map,
+        gid_map=identities.gid_map,
+        allow_setgroups=identities.allow_setgroups,
+        init_uid=identities.init.uid,
+        init_gid=identities.init.gid,
+        cgroups=groups,
+        disk_bytes=limits.disk,
+        inodes=limits.inodes,
+        shm_bytes=limits.shm,
+        layers=rootfs.layers_of(policy.root, etc, idmap),
+        links=rootfs.links_of(policy.root),
+        directories=rootfs.directories_of(
+            policy.root, identities.init if single else user, identities.init
+        ),
+        mounts=mounts,
+        masks=rootfs.MASKS,
+        rlimits=_rlimits(limits, count_processes=not layout.has("pids")),
+        open_files=limits.open_files,
+        bounding=ROOT_CAPABILITIES if root_profile else 0,
+        guest_capabilities=0 if single else _GUEST_CAPABILITIES | (ROOT_CAPABILITIES if root_profile else 0),
+        root_capabilities=ROOT_CAPABILITIES if root_profile and not single else 0,
+        allow_ptrace=policy.profile is Profile.DEBUG,
+        deny_set_id_bits=any(mount.write for mount in mounts),
+        landlock=policy.second_layer is SecondLayer.LANDLOCK,
+    )
+
+
+def _require_ids(user: User, identities: Identities) -> None:
+    if ids.inside(identities.uid_map, user.uid) and ids.inside(identities.gid_map, user.gid):
+        return
+    raise Unsupported(
+        f"this host gives the sandbox no id for user {user.uid}:{user.gid}; use one of its own, "
+        "or add a range for you to /etc/subuid and /etc/subgid"
+    )
+
+
+def _host_mount(mount: Mount, user: User, identities: Identities, *, idmap: bool) -> HostMount:
+    source = os.path.realpath(mount.source)
+    try:
+        status = os.stat(source)
+    except FileNotFoundError:
+        raise NotFound(f"mount source {mount.source} does not exist", what=str(mount.source)) from None
+    except PermissionError:
+        raise RequestError(f"mount source {mount.source} cannot be read by this user") from None
+    if source == "/":
+        raise RequestError("the host's whole root cannot be mounted; name the directory that is needed")
+    owner = None
+    if idmap:
+        uid, gid = ids.outside(identities.uid_map, user.uid), ids.outside(identities.gid_map, user.gid)
+        if uid is not None and gid is not None:
+            owner = ((status.st_uid, uid), (status.st_gid, gid))
+    write = mount.mode is MountMode.WRITE
+    return HostMount(os.fsencode(source), str(mount.target).strip("/"), write, owner)
+
+
+def _rlimits(limits: Limits, *, count_processes: bool) -> tuple[tuple[int, int, int], ...]:
+    # The guest holds a few descriptors for each thing it does; programs get `open_files`.
+    most = max(limits.open_files, 4096)
+    rlimits = [
+        (resource.RLIMIT_CORE, 0, 0),
+        (resource.RLIMIT_NOFILE, most, most),
+        (resource.RLIMIT_MEMLOCK, 64 * 1024, 64 * 1024),
+        (_RLIMIT_MSGQUEUE, 819_200, 819_200),
+        (_RLIMIT_SIGPENDING, 1024, 1024),
+        (_RLIMIT_NICE, 0, 0),
+        (_RLIMIT_RTPRIO, 0, 0),
+    ]
+    if count_processes:
+        # Without a pids controller: since Linux 5.14 this counts per user namespace.
+        rlimits.append((resource.RLIMIT_NPROC, limits.pids + 1, limits.pids + 1))
+    return tuple(rlimits)

@@ -1,0 +1,206 @@
+"""What a sandbox sees as its root when no image is named: the host's programs, nothing else."""
+
+from __future__ import annotations
+
+import os
+from functools import cache
+from pathlib import Path
+
+from cloister.errors import NotFound, RequestError
+from cloister.model import User
+from cloister.policy import DirectoryRoot, HostRoot
+from cloister.runtime.plan import Directory, Layer
+
+USER_NAME = "user"
+HOME = "/home/user"
+WORKSPACE = "/workspace"
+
+# Names below /etc that tell how programs work and nothing about the host. Of these, only what
+# everybody on the host may read is copied.
+PUBLIC_ETC = (
+    "alternatives",
+    "bash.bashrc",
+    "bash_completion.d",
+    "ca-certificates.conf",
+    "chromium.d",
+    "debian_version",
+    "dpkg",
+    "emacs",
+    "environment.d",
+    "fonts",
+    "gitconfig.d",
+    "gss",
+    "host.conf",
+    "inputrc",
+    "issue",
+    "java-8-openjdk",
+    "java-11-openjdk",
+    "java-17-openjdk",
+    "java-21-openjdk",
+    "ld.so.cache",
+    "ld.so.conf",
+    "ld.so.conf.d",
+    "localtime",
+    "magic",
+    "magic.mime",
+    "mailcap",
+    "maven",
+    "mime.types",
+    "mtab",
+    "nanorc",
+    "netconfig",
+    "networks",
+    "os-release",
+    "perl",
+    "pki/ca-trust",
+    "pki/tls",
+    "profile",
+    "profile.d",
+    "protocols",
+    "python",
+    "python3",
+    "python3.11",
+    "python3.12",
+    "python3.13",
+    "rpc",
+    "services",
+    "skel",
+    "ssl/cert.pem",
+    "ssl/certs",
+    "ssl/openssl.cnf",
+    "terminfo",
+    "timezone",
+    "tmux.conf",
+    "vim",
+    "wgetrc",
+    "xattr.conf",
+    "xdg",
+)
+
+# Whatever these say is about the host. A path that is not there is passed over.
+MASKS = tuple(
+    f"proc/{name}"
+    for name in (
+        "acpi",
+        "asound",
+        "bus",
+        "cmdline",
+        "driver",
+        "dynamic_debug",
+        "fs",
+        "interrupts",
+        "irq",
+        "kallsyms",
+        "kcore",
+        "key-users",
+        "keys",
+        "kmsg",
+        "kpagecgroup",
+        "kpagecount",
+        "kpageflags",
+        "latency_stats",
+        "mtrr",
+        "pressure",
+        "sched_debug",
+        "schedstat",
+        "scsi",
+        "slabinfo",
+        "softirqs",
+        "swaps",
+        "sysrq-trigger",
+        "timer_list",
+        "timer_stats",
+        "vmallocinfo",
+        "zoneinfo",
+    )
+)
+
+# Top-level directories of programs. Where a host has merged them into /usr they are links.
+_PROGRAM_DIRECTORIES = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
+
+
+def synthetic_files() -> tuple[tuple[str, int, bytes], ...]:
+    """Return (path below /etc, mode, content) of what a sandbox says about itself."""
+    texts = {
+        "passwd": (
+            "root:x:0:0:root:/root:/bin/sh\n"
+            f"{USER_NAME}:x:1000:1000:{USER_NAME}:{HOME}:/bin/bash\n"
+            "_apt:x:42:65534::/nonexistent:/usr/sbin/nologin\n"
+            "nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n"
+        ),
+        "group": (
+            "root:x:0:\ndaemon:x:1:\nbin:x:2:\nsys:x:3:\nadm:x:4:\ntty:x:5:\nmail:x:8:\n"
+            "utmp:x:43:\nshadow:x:42:\nstaff:x:50:\nusers:x:100:\n"
+            f"{USER_NAME}:x:1000:\nnogroup:x:65534:\n"
+        ),
+        "hosts": "127.0.0.1 localhost\n::1 localhost\n127.0.0.1 sandbox\n",
+        "hostname": "sandbox\n",
+        "nsswitch.conf": "passwd: files\ngroup: files\nshadow: files\nhosts: files dns\n",
+        "resolv.conf": "# no name server: this sandbox has no network\n",
+        "shells": "/bin/sh\n/bin/bash\n",
+        "fstab": "",
+    }
+    files = [(name, 0o644, text.encode()) for name, text in texts.items()]
+    files.append(("shadow", 0o640, b"root:*:19000:0:99999:7:::\nuser:*:19000:0:99999:7:::\n"))
+    return tuple(files)
+
+
+@cache
+def host_programs() -> tuple[tuple[str, ...], tuple[tuple[str, str], ...]]:
+    """Return (directories to layer, links to make) that give the host's programs."""
+    directories = ["usr"]
+    links = []
+    for name in _PROGRAM_DIRECTORIES:
+        path = Path("/") / name
+        if path.is_symlink():
+            links.append((os.readlink(path), name))
+        elif path.is_dir():
+            directories.append(name)
+    return tuple(directories), tuple(links)
+
+
+def layers_of(root: HostRoot | DirectoryRoot, etc: Path, idmap: bool) -> tuple[Layer, ...]:
+    """Return the host directories below the writable layer."""
+    if isinstance(root, DirectoryRoot):
+        path = _existing_directory(str(root.path), "root")
+        return (Layer(path, "", idmap),)
+    directories, _ = host_programs()
+    layers = [Layer(f"/{name}", name, idmap) for name in directories]
+    layers.append(Layer(str(etc), "etc", True))
+    for extra in root.extra:
+        layers.append(Layer(_existing_directory(extra, "root.extra"), extra.strip("/"), idmap))
+    return tuple(layers)
+
+
+def _existing_directory(path: str, field: str) -> str:
+    real = os.path.realpath(path)
+    if not os.path.exists(real):
+        raise NotFound(f"{field} {path} does not exist", what=path)
+    if not os.path.isdir(real):
+        raise RequestError(f"{field} {path} is not a directory")
+    return real
+
+
+def links_of(root: HostRoot | DirectoryRoot) -> tuple[tuple[str, str], ...]:
+    """Return the links of the root, (target, name)."""
+    return host_programs()[1] if isinstance(root, HostRoot) else ()
+
+
+def directories_of(root: HostRoot | DirectoryRoot, user: User, init: User) -> tuple[Directory, ...]:
+    """Return the directories every sandbox has, with their owners."""
+    ours = [("home", 0o755), ("root", 0o700), ("var", 0o755), ("run", 0o755), ("mnt", 0o755)]
+    ours += [("opt", 0o755), ("srv", 0o755), ("proc", 0o555), ("dev", 0o755), ("sys", 0o555)]
+    ours += [("var/lib", 0o755), ("var/cache", 0o755), ("var/log", 0o755)]
+    found = [Directory(name, init.uid, init.gid, mode) for name, mode in ours]
+    if isinstance(root, HostRoot):
+        layered, _ = host_programs()
+        names = [*layered, "etc", *(extra.strip("/") for extra in root.extra)]
+        for name in names:
+            parts = name.split("/")
+            for end in range(1, len(parts) + 1):
+                found.append(Directory("/".join(parts[:end]), init.uid, init.gid, 0o755))
+    everybody = [("tmp", 0o1777), ("var/tmp", 0o1777)]
+    found += [Directory(name, init.uid, init.gid, mode) for name, mode in everybody]
+    found.append(Directory(HOME.strip("/"), user.uid, user.gid, 0o755))
+    found.append(Directory(WORKSPACE.strip("/"), user.uid, user.gid, 0o755))
+    return tuple(dict.fromkeys(found))

@@ -1,0 +1,257 @@
+"""Starts, watches and ends sandboxes through the launcher: one runtime per event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import itertools
+import os
+import socket
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from cloister.errors import CloisterError, GuestGone, LaunchFailed, RequestError, Unsupported
+from cloister.model import MountMode, Profile, SandboxId, SandboxUsage, Trust, User
+from cloister.policy import Policy, RuntimeFacts
+from cloister.runtime.base import Guest, Posture
+from cloister.runtime.namespace import ids
+from cloister.runtime.namespace.cgroups import GroupFiles
+from cloister.runtime.namespace.instance import Instance
+from cloister.runtime.namespace.launcher import Launcher
+from cloister.runtime.namespace.planning import Identities, make_plan
+from cloister.runtime.plan import Plan
+from cloister.wire import Link
+
+_GREETING_S = 10.0
+
+
+class NamespaceGuest:
+    """One running sandbox of this runtime."""
+
+    def __init__(
+        self, id: SandboxId, number: int, plan: Plan, link: Link, pid: int, posture: Posture
+    ) -> None:
+        self.id = id
+        self.number = number
+        self.plan = plan
+        self.link = link
+        self.pid = pid
+        self.posture = posture
+        self._groups = GroupFiles(plan.cgroups)
+
+    @property
+    def host_pids(self) -> tuple[int, ...]:
+        """Process numbers on the host of everything inside."""
+        return self._groups.pids() or (self.pid,)
+
+    def usage(self) -> SandboxUsage:
+        """Return what the kernel counted for this sandbox."""
+        memory, peak = self._groups.memory()
+        pids, peak_pids = self._groups.process_counts()
+        hits = self._groups.hits()
+        return SandboxUsage(
+            cpu_s=self._groups.cpu_s(),
+            memory_bytes=memory,
+            peak_memory_bytes=peak,
+            pids=pids,
+            peak_pids=peak_pids,
+            disk_bytes=0,
+            inodes=0,
+            oom_kills=hits.get("memory", 0),
+        )
+
+    def limit_hits(self) -> Mapping[str, int]:
+        """Return how often each limit was reached."""
+        return self._groups.hits()
+
+
+class NamespaceRuntime:
+    """The wall of kernel namespaces."""
+
+    name = "namespace"
+
+    def __init__(self) -> None:
+        self._numbers = itertools.count(1)
+        self._instance: Instance | None = None
+        self._launcher: Launcher | None = None
+        self._starting = asyncio.Lock()
+        self._ranges: dict[int, int] = {}
+        self._lost: dict[int, Callable[[CloisterError], None]] = {}
+
+    def record_path(self, id: SandboxId) -> Path:
+        """Return where a line about a sandbox of ours goes; swept with everything else of ours."""
+        if self._instance is None:
+            raise RequestError("prepare() comes before record_path()")
+        return self._instance.base / f"{self._instance.name}.{id}.json"
+
+    def facts(self) -> RuntimeFacts:
+        """Whether this host can run it: decided by the launch itself, which refuses by step."""
+        return RuntimeFacts(self.name, Trust.INTERNAL, 1, True, None)
+
+    async def prepare(self) -> None:
+        """Start the launcher, if it is not there or has died."""
+        async with self._starting:
+            if self._launcher is not None and not self._launcher.failed:
+                return
+            if self._instance is not None:
+                self._instance.close()
+            self._instance = await asyncio.to_thread(Instance.open)
+            self._launcher = await self._instance.start_launcher()
+            self._launcher.on_gone = self._on_gone
+
+    def plan(self, id: SandboxId, policy: Policy) -> Plan:
+        """Return what the launcher will be told."""
+        instance = self._instance
+        if instance is None:
+            raise RequestError("prepare() comes before plan()")
+        identities = self._identities(instance, policy)
+        try:
+            return make_plan(
+                policy,
+                instance.layout,
+                f"{instance.name}.{id}",
+                identities,
+                instance.directory / "etc",
+                idmap=os.geteuid() == 0,
+            )
+        except BaseException:
+            if identities.first is not None:
+                instance.pool_give_back(identities.first)
+            raise
+
+    def _identities(self, instance: Instance, policy: Policy) -> Identities:
+        init = User(0, 0)
+        if instance.pool is None:
+            user = policy.run_as
+            if policy.profile is Profile.ROOT:
+                user = init
+            uids, gids = ids.single_map(user)
+            return Identities(uids, gids, None, user, False)
+        first = instance.pool.take()
+        if os.geteuid() == 0:
+            whole = ids.root_map(first)
+            return Identities(whole, whole, first, init, True)
+        shows_own_files = any(mount.mode is not MountMode.COPY for mount in policy.mounts)
+        user = policy.run_as
+        uids = ids.slice_map(first, user.uid if shows_own_files else None)
+        gids = ids.slice_map(first, user.gid if shows_own_files else None)
+        return Identities(uids, gids, first, init, True)
+
+    async def start(
+        self, id: SandboxId, plan: Plan, on_lost: Callable[[CloisterError], None]
+    ) -> NamespaceGuest:
+        """Build the wall; nothing has run inside when this returns or raises."""
+        launcher, number = self._launcher, next(self._numbers)
+        if launcher is None:
+            raise RequestError("prepare() comes before start()")
+        kind = socket.SOCK_STREAM
+        ours, theirs = socket.socketpair(socket.AF_UNIX, kind)
+        if plan.uid_map[0].count > 1:
+            self._ranges[number] = min(r.outside for r in plan.uid_map if r.outside != 0)
+        self._lost[number] = on_lost
+        link: Link | None = None
+        try:
+            with theirs:
+                launched = await launcher.launch(number, plan.encoded, theirs.fileno())
+            posture = _parse_posture(launched.facts)
+            _require_posture(plan, posture)
+            link = Link(ours, carries_descriptors=not plan.stream_transport, on_lost=on_lost)
+            async with asyncio.timeout(_GREETING_S):
+                await link.greeted
+        except BaseException:
+            self._lost.pop(number, None)
+            if link is not None:
+                link.close()
+            ours.close()
+            await asyncio.shield(self._abandon(launcher, number))
+            raise
+        return NamespaceGuest(id, number, plan, link, launched.pid, posture)
+
+    async def _abandon(self, launcher: Launcher, number: int) -> None:
+        await launcher.destroy(number)
+
+    async def destroy(self, guest: Guest) -> None:
+        """End it by the kernel's means; the guest is not asked."""
+        if not isinstance(guest, NamespaceGuest):
+            raise RequestError("this guest belongs to another runtime")
+        self._lost.pop(guest.number, None)
+        guest.link.close()
+        if self._launcher is not None:
+            await self._launcher.destroy(guest.number)
+
+    async def pause(self, guest: Guest, paused: bool) -> None:
+        """Stop or continue every process inside."""
+        if not isinstance(guest, NamespaceGuest) or self._launcher is None:
+            raise RequestError("this guest belongs to another runtime")
+        number = await self._launcher.freeze(guest.number, paused)
+        if number == errno.EOPNOTSUPP:
+            raise Unsupported("pausing needs a cgroup v2 hierarchy; see `cloister doctor`")
+        if number:
+            raise LaunchFailed(
+                f"the sandbox could not be {'paused' if paused else 'resumed'}: "
+                f"{errno.errorcode.get(number, number)}",
+                step="freeze",
+                errno=number,
+            )
+
+    async def close(self) -> None:
+        """End everything and let go of what this process holds."""
+        if self._launcher is not None:
+            launcher, self._launcher = self._launcher, None
+            await launcher.close()
+        if self._instance is not None:
+            instance, self._instance = self._instance, None
+            instance.close()
+
+    def abandon(self) -> None:
+        """After a fork, in the child: let go of the parent's launcher without ending it."""
+        if self._launcher is not None:
+            self._launcher.abandon()
+        if self._instance is not None:
+            self._instance.abandon()
+
+    def _on_gone(self, number: int) -> None:
+        first = self._ranges.pop(number, None)
+        if first is not None and self._instance is not None:
+            self._instance.pool_give_back(first)
+        on_lost = self._lost.pop(number, None)
+        if on_lost is not None:
+            on_lost(GuestGone("the sandbox's first process ended", reason="gone"))
+
+
+def with_drill(plan: Plan, mode: str, step: str) -> Plan:
+    """Return the plan as a rehearsal: `step` fails, or pauses, instead of being performed."""
+    return replace(plan, drill=(mode, step))
+
+
+def _parse_posture(facts: bytes) -> Posture:
+    pairs = (line.partition("=") for line in facts.decode("utf-8", "replace").splitlines())
+    return Posture({name: value for name, _, value in pairs})
+
+
+def _require_posture(plan: Plan, posture: Posture) -> None:
+    """Compare what the kernel said with what was planned, once more and on this side."""
+    ids_of = " ".join([str(plan.init_uid)] * 4)
+    wanted = {
+        "uid": ids_of,
+        "no_new_privileges": "1",
+        "seccomp": "2",
+        "capabilities": f"{plan.guest_capabilities:016x}",
+        "bounding": f"{plan.bounding:016x}",
+        "interfaces": "lo",
+        "uid_map": " ".join(f"{r.inside} {r.outside} {r.count}" for r in plan.uid_map),
+    }
+    for name, value in wanted.items():
+        found = posture.facts.get(name)
+        if found != value:
+            raise LaunchFailed(
+                f"posture differs from the plan: {name} is {found!r}, planned {value!r}; "
+                "the sandbox was ended before anything ran",
+                step="posture",
+            )
+
+
+def cell_binary() -> Path:
+    """Return the launcher's binary as installed."""
+    return Path(__file__).parents[2] / "bin" / "cell"

@@ -1,0 +1,60 @@
+"""Keeps the beginning of a stream up to a limit, and goes on reading so that nobody is held up."""
+
+from __future__ import annotations
+
+import asyncio
+
+from cloister.wire import PipeIncoming, WireIncoming
+
+# Most commands end before it is worth watching their pipes: what they wrote is taken at the end.
+_PATIENCE_S = 0.002
+
+
+class Capture:
+    """Collects a stream in the background from the moment it is made."""
+
+    def __init__(self, stream: PipeIncoming | WireIncoming, limit: int) -> None:
+        self.total = 0
+        self._stream = stream
+        self._limit = limit
+        self._parts: list[bytes] = []
+        self._held = 0
+        self._task: asyncio.Task[None] | None = None
+        self._timer = asyncio.get_running_loop().call_later(_PATIENCE_S, self._begin)
+
+    @property
+    def kept(self) -> bytes:
+        """What was kept."""
+        return b"".join(self._parts)
+
+    @property
+    def truncated(self) -> bool:
+        """Whether there was more than was kept."""
+        return self.total > self._held
+
+    def _begin(self) -> None:
+        if self._task is None:
+            self._task = asyncio.get_running_loop().create_task(self._collect())
+
+    async def _collect(self) -> None:
+        while chunk := await self._stream.read():
+            self.total += len(chunk)
+            room = self._limit - self._held
+            if room > 0:
+                part = chunk[:room]
+                self._parts.append(part)
+                self._held += len(part)
+
+    async def wait(self) -> None:
+        """Wait for the end of the stream."""
+        self._timer.cancel()
+        if self._task is None:
+            await self._collect()
+        else:
+            await self._task
+
+    def abandon(self) -> None:
+        """Stop collecting."""
+        self._timer.cancel()
+        if self._task is not None:
+            self._task.cancel()

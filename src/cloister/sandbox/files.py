@@ -1,0 +1,476 @@
+"""The sandbox's files: every operation is done inside, by a process under the sandbox's user."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import os
+import stat
+from collections.abc import AsyncIterable, AsyncIterator, Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from cloister.errors import (
+    AlreadyExists,
+    CloisterError,
+    Exhausted,
+    FileError,
+    NotFound,
+    ProtocolViolation,
+    RequestError,
+)
+from cloister.model import User, parse_user, quote
+from cloister.sandbox.errand import Errand
+from cloister.sandbox.parcel import Progress, Source, Summary, pack
+from cloister.sandbox.unpack import unpack
+from cloister.wire import Reader
+from cloister.wire.messages import Flag, Operation
+
+if TYPE_CHECKING:
+    from cloister.sandbox.sandbox import Sandbox
+
+PathLike = str | os.PathLike[str]
+Content = bytes | str | Iterable[bytes] | AsyncIterable[bytes]
+
+_MAX_RECORD = 16 * 1024
+_DEFAULT_READ = 64 * 1024 * 1024
+_DEFAULT_ENTRIES = 100_000
+_CHUNK = 256 * 1024
+
+
+class Kind(StrEnum):
+    """What a directory entry is."""
+
+    FILE = "file"
+    DIRECTORY = "directory"
+    LINK = "link"
+    OTHER = "other"
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One thing in a directory. `name` may hold any bytes, undecodable ones as surrogates."""
+
+    name: str
+    kind: Kind
+    size: int
+    mode: int
+    uid: int
+    gid: int
+    mtime_ns: int
+    target: str | None
+
+
+class ChangeKind(StrEnum):
+    """What happened to a watched path; `overflow` means that some events were lost."""
+
+    CREATED = "created"
+    CHANGED = "changed"
+    REMOVED = "removed"
+    MOVED_FROM = "moved-from"
+    MOVED_TO = "moved-to"
+    MODE = "mode"
+    OVERFLOW = "overflow"
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One change under a watched directory."""
+
+    kind: ChangeKind
+    path: str
+
+
+class Files:
+    """File operations of one sandbox; `sandbox.files`."""
+
+    def __init__(self, sandbox: Sandbox) -> None:
+        self._sandbox = sandbox
+
+    async def read(
+        self, path: PathLike, *, limit: int = _DEFAULT_READ, user: str | int | User | None = None
+    ) -> bytes:
+        """Return a file's content; more than `limit` bytes is an error (64 MiB unless told)."""
+        parts = []
+        size = 0
+        async with contextlib.aclosing(self.stream(path, user=user)) as chunks:
+            async for chunk in chunks:
+                size += len(chunk)
+                if size > limit:
+                    raise Exhausted(
+                        f"{quote(str(path))} is larger than {limit} bytes; "
+                        "raise limit=, or use stream()",
+                        limit="output",
+                    )
+                parts.append(chunk)
+        return b"".join(parts)
+
+    async def read_text(
+        self, path: PathLike, *, limit: int = _DEFAULT_READ, user: str | int | User | None = None
+    ) -> str:
+        """Return a file's content as text; bytes that are not UTF-8 become U+FFFD."""
+        return (await self.read(path, limit=limit, user=user)).decode("utf-8", "replace")
+
+    async def stream(
+        self,
+        path: PathLike,
+        *,
+        offset: int = 0,
+        length: int = 0,
+        user: str | int | User | None = None,
+    ) -> AsyncIterator[bytes]:
+        """Yield a file's content in chunks, from `offset`, at most `length` bytes if given."""
+        errand = self._errand(Operation.READ, path, user, offset=offset, length=length)
+        async with errand:
+            async for chunk in errand.output:
+                yield chunk
+            await self._done(errand, path)
+
+    async def write(
+        self,
+        path: PathLike,
+        content: Content,
+        *,
+        mode: int = 0o644,
+        parents: bool = True,
+        user: str | int | User | None = None,
+    ) -> None:
+        """Write a file: complete and new, or not at all. Missing directories are made."""
+        flags = Flag.PARENTS if parents else 0
+        await self._send(path, content, mode, flags, user)
+
+    async def append(
+        self, path: PathLike, content: Content, *, user: str | int | User | None = None
+    ) -> None:
+        """Add to the end of a file, made if it is not there."""
+        await self._send(path, content, 0o644, Flag.APPEND | Flag.PARENTS, user)
+
+    async def _send(
+        self, path: PathLike, content: Content, mode: int, flags: int, user: str | int | User | None
+    ) -> None:
+        errand = self._errand(Operation.WRITE, path, user, mode=mode, flags=flags)
+        async with errand:
+            async for chunk in _chunks(content):
+                if not await errand.give(len(chunk).to_bytes(4, "little") + chunk):
+                    break
+            else:
+                await errand.give(bytes(4))
+            errand.input.close()
+            await self._done(errand, path)
+
+    async def list(
+        self,
+        path: PathLike = "/workspace",
+        *,
+        limit: int = _DEFAULT_ENTRIES,
+        user: str | int | User | None = None,
+    ) -> list[Entry]:
+        """Return the entries of a directory, by name; at most `limit` of them."""
+        errand = self._errand(Operation.LIST, path, user, length=limit)
+        entries = []
+        async with errand:
+            async for record in self._records(errand):
+                entries.append(_parse_entry(record))
+                if len(entries) > limit:
+                    raise ProtocolViolation(f"a listing of more than {limit} entries")
+            await self._done(errand, path)
+        return sorted(entries, key=lambda entry: entry.name)
+
+    async def stat(
+        self, path: PathLike, *, follow: bool = True, user: str | int | User | None = None
+    ) -> Entry:
+        """Return what is at a path; of a link itself with `follow=False`."""
+        errand = self._errand(Operation.STAT, path, user, flags=Flag.FOLLOW if follow else 0)
+        found = None
+        async with errand:
+            async for record in self._records(errand):
+                found = _parse_entry(record)
+            await self._done(errand, path)
+        if found is None:
+            raise ProtocolViolation("the guest answered without an entry")
+        return found
+
+    async def exists(self, path: PathLike, *, user: str | int | User | None = None) -> bool:
+        """Whether anything is at a path."""
+        try:
+            await self.stat(path, follow=False, user=user)
+        except NotFound:
+            return False
+        return True
+
+    async def make(
+        self,
+        path: PathLike,
+        *,
+        mode: int = 0o755,
+        parents: bool = True,
+        user: str | int | User | None = None,
+    ) -> None:
+        """Make a directory and, with `parents`, those above it; then one that exists is fine."""
+        flags = Flag.PARENTS if parents else 0
+        await self._simple(Operation.MAKE, path, user, mode=mode, flags=flags)
+
+    async def move(
+        self,
+        path: PathLike,
+        target: PathLike,
+        *,
+        replace: bool = False,
+        user: str | int | User | None = None,
+    ) -> None:
+        """Rename; an existing target is an error unless `replace`."""
+        flags = Flag.REPLACE if replace else 0
+        await self._simple(Operation.MOVE, path, user, other=_encode(target), flags=flags)
+
+    async def remove(
+        self, path: PathLike, *, recursive: bool = False, user: str | int | User | None = None
+    ) -> None:
+        """Remove a file or an empty directory, or a whole tree with `recursive`."""
+        flags = Flag.RECURSIVE if recursive else 0
+        await self._simple(Operation.REMOVE, path, user, flags=flags)
+
+    async def copy_in(
+        self,
+        source: PathLike,
+        target: PathLike,
+        *,
+        progress: Progress | None = None,
+        user: str | int | User | None = None,
+    ) -> Summary:
+        """Copy a host file or directory to `target` inside. Links stay links."""
+        summary = Summary()
+        try:
+            parcel = iter(pack(source, summary))
+            first = next(parcel)
+        except FileNotFoundError:
+            raise NotFound(f"{source} does not exist on the host", what=str(source)) from None
+        except OSError as error:
+            raise RequestError(f"{source} cannot be read: {error.strerror}") from error
+        errand = self._errand(Operation.PUT, target, user)
+        async with errand:
+            chunk: bytes | None = first
+            while chunk is not None and await errand.give(chunk):
+                if progress is not None:
+                    progress(summary.files, summary.bytes)
+                chunk = next(parcel, None)
+            errand.input.close()
+            await self._done(errand, target)
+        return summary
+
+    async def copy_out(
+        self,
+        source: PathLike,
+        target: PathLike,
+        *,
+        limit: int | None = None,
+        progress: Progress | None = None,
+        user: str | int | User | None = None,
+    ) -> Summary:
+        """Copy a file or directory from inside to `target` on the host, following nothing.
+
+        `limit` is the most bytes to write here; unless told, the sandbox's disk limit.
+        """
+        most = self._sandbox.policy.limits.disk if limit is None else limit
+        errand = self._errand(Operation.GET, source, user)
+        async with errand:
+            try:
+                summary = await unpack(
+                    Source(errand.output.read), target, limit=most, progress=progress
+                )
+            except ProtocolViolation:
+                # A parcel that breaks off because the guest could not read is the guest's error.
+                await self._done(errand, source)
+                raise
+            except OSError as error:
+                raise RequestError(f"{target} cannot be written: {error.strerror}") from error
+            await self._done(errand, source)
+        return summary
+
+    async def watch(
+        self,
+        path: PathLike = "/workspace",
+        *,
+        recursive: bool = True,
+        ready: asyncio.Event | None = None,
+        user: str | int | User | None = None,
+    ) -> AsyncIterator[Change]:
+        """Yield changes under a directory until the loop over them ends.
+
+        `ready`, if given, is set once every change from then on will be seen.
+        """
+        flags = Flag.RECURSIVE if recursive else 0
+        errand = self._errand(Operation.WATCH, path, user, flags=flags)
+        async with errand:
+            async for record in self._records(errand):
+                number, name = record[0] if record else 0, os.fsdecode(record[1:])
+                if number == _READY:
+                    if ready is not None:
+                        ready.set()
+                    continue
+                if number not in _CHANGES:
+                    raise ProtocolViolation(f"change of unknown kind {number}")
+                yield Change(_CHANGES[number], name)
+            await self._done(errand, path)
+
+    async def space(self) -> tuple[int, int]:
+        """Return (bytes, inodes) used on the sandbox's disk."""
+        errand = self._errand(Operation.SPACE, "/", None)
+        data = b""
+        async with errand:
+            async for chunk in errand.output:
+                data += chunk
+                if len(data) > 40:
+                    raise ProtocolViolation("too long an answer about the disk")
+            await self._done(errand, "/")
+        r = Reader(data)
+        size, blocks, free, inodes, free_inodes = (r.u64() for _ in range(5))
+        return (blocks - free) * size, inodes - free_inodes
+
+    async def _simple(
+        self,
+        operation: Operation,
+        path: PathLike,
+        user: str | int | User | None,
+        *,
+        other: bytes = b"",
+        mode: int = 0,
+        flags: int = 0,
+    ) -> None:
+        errand = self._errand(operation, path, user, other=other, mode=mode, flags=flags)
+        async with errand:
+            await self._done(errand, path)
+
+    def _errand(
+        self,
+        operation: Operation,
+        path: PathLike,
+        user: str | int | User | None,
+        *,
+        other: bytes = b"",
+        mode: int = 0,
+        flags: int = 0,
+        offset: int = 0,
+        length: int = 0,
+    ) -> Errand:
+        if min(mode, offset, length) < 0:
+            raise RequestError("mode, offset, length and limit cannot be negative")
+        who = self._sandbox.policy.run_as if user is None else parse_user(user)
+        return Errand(
+            self._sandbox,
+            operation,
+            who,
+            _encode(path),
+            other=other,
+            mode=mode,
+            flags=flags,
+            offset=offset,
+            length=length,
+        )
+
+    async def _records(self, errand: Errand) -> AsyncIterator[bytes]:
+        pending = b""
+        async for chunk in errand.output:
+            pending += chunk
+            at = 0
+            while len(pending) - at >= 4:
+                length = int.from_bytes(pending[at : at + 4], "little")
+                if length > _MAX_RECORD:
+                    raise ProtocolViolation(f"record of {length} bytes; the limit is {_MAX_RECORD}")
+                if len(pending) - at < 4 + length:
+                    break
+                yield pending[at + 4 : at + 4 + length]
+                at += 4 + length
+            pending = pending[at:]
+        if pending:
+            await errand.wait()
+
+    async def _done(self, errand: Errand, path: PathLike) -> None:
+        failed = await errand.wait()
+        if failed is not None:
+            raise _explain(failed.errno, os.fsdecode(failed.detail) or str(path))
+
+
+_READY = 8
+_CHANGES = {
+    1: ChangeKind.CREATED,
+    2: ChangeKind.CHANGED,
+    3: ChangeKind.REMOVED,
+    4: ChangeKind.MOVED_FROM,
+    5: ChangeKind.MOVED_TO,
+    6: ChangeKind.MODE,
+    7: ChangeKind.OVERFLOW,
+}
+
+
+def _encode(path: PathLike) -> bytes:
+    raw = os.fsencode(path)
+    if not raw.startswith(b"/"):
+        raise RequestError(f"path {quote(str(path))} is not absolute; begin with /")
+    if b"\0" in raw or len(raw) > 4095:
+        raise RequestError(f"path {quote(str(path))} has a NUL byte or more than 4095 bytes")
+    return raw
+
+
+async def _chunks(content: Content) -> AsyncIterator[bytes]:
+    if isinstance(content, str):
+        content = content.encode()
+    if isinstance(content, bytes | bytearray | memoryview):
+        view = memoryview(content)
+        for at in range(0, len(view), _CHUNK):
+            yield bytes(view[at : at + _CHUNK])
+        return
+    if isinstance(content, AsyncIterable):
+        async for chunk in content:
+            for at in range(0, len(chunk), _CHUNK):
+                yield chunk[at : at + _CHUNK]
+        return
+    for chunk in content:
+        for at in range(0, len(chunk), _CHUNK):
+            yield chunk[at : at + _CHUNK]
+
+
+def _parse_entry(record: bytes) -> Entry:
+    r = Reader(record)
+    mode, uid, gid, size, mtime = r.u32(), r.u32(), r.u32(), r.u64(), r.i64()
+    r.u64(), r.u64()
+    name, target = r.bytes(), r.bytes()
+    r.end()
+    kind = _KINDS.get(stat.S_IFMT(mode), Kind.OTHER)
+    return Entry(
+        name=os.fsdecode(name),
+        kind=kind,
+        size=size,
+        mode=stat.S_IMODE(mode),
+        uid=uid,
+        gid=gid,
+        mtime_ns=mtime,
+        target=os.fsdecode(target) if kind is Kind.LINK else None,
+    )
+
+
+_KINDS = {stat.S_IFREG: Kind.FILE, stat.S_IFDIR: Kind.DIRECTORY, stat.S_IFLNK: Kind.LINK}
+
+
+def _explain(number: int, path: str) -> CloisterError:
+    name = errno.errorcode.get(number, str(number))
+    shown = quote(path)
+    match name:
+        case "ENOENT":
+            return NotFound(f"{shown} does not exist in the sandbox", what=path)
+        case "EEXIST":
+            return AlreadyExists(f"{shown} exists in the sandbox; say so to replace it", what=path)
+        case "ENOSPC" | "EDQUOT":
+            return Exhausted(
+                f"the sandbox's disk is full at {shown}; remove something, "
+                "or raise Limits(disk=) or Limits(inodes=)",
+                limit="disk",
+            )
+        case "EINVAL":
+            return FileError(
+                f"{shown} is not a regular file, or its name is not valid",
+                path=path,
+                errno_name=name,
+            )
+    return FileError(f"{shown}: {os.strerror(number).lower()}", path=path, errno_name=name)

@@ -1,0 +1,191 @@
+"""Trees of files as a stream. What comes out of a sandbox is unpacked by descriptor, never by path.
+
+Each entry is `u8 kind | u32 mode | i64 mtime | u64 size | path | target` and, for a file, its
+content; kind 0 ends the stream. The other end is the guest's clerk.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from dataclasses import dataclass, field
+
+from cloister.errors import Exhausted, ProtocolViolation
+from cloister.model import format_bytes, quote
+from cloister.wire import Writer
+
+END, FILE, DIRECTORY, LINK = range(4)
+_HEAD = 21
+MAX_PATH = 4096
+_CHUNK = 1024 * 1024
+
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """The header of one thing in a parcel."""
+
+    kind: int
+    mode: int
+    mtime_ns: int
+    size: int
+    path: bytes
+    target: bytes
+
+
+@dataclass(slots=True)
+class Summary:
+    """What a copy did: files and bytes copied, and what was left out with the reason."""
+
+    files: int = 0
+    bytes: int = 0
+    skipped: list[tuple[str, str]] = field(default_factory=list)
+
+
+def encode_entry(entry: Entry) -> bytes:
+    """Return the header's bytes."""
+    w = Writer().u8(entry.kind).u32(entry.mode).i64(entry.mtime_ns).u64(entry.size)
+    return w.bytes(entry.path).bytes(entry.target).done()
+
+
+def pack(source: str | os.PathLike[str], summary: Summary) -> Iterator[bytes]:
+    """Yield a parcel of a host file or directory. Links stay links; devices are left out."""
+    top = os.open(source, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
+    try:
+        status = os.fstat(top)
+        if stat.S_ISDIR(status.st_mode):
+            yield encode_entry(_entry(DIRECTORY, status, b""))
+            yield from _pack_directory(top, b"", summary)
+        elif stat.S_ISREG(status.st_mode):
+            yield from _pack_file(top, status, b"", summary)
+        else:
+            summary.skipped.append((os.fsdecode(source), "neither a file nor a directory"))
+    finally:
+        os.close(top)
+    yield bytes((END,))
+
+
+def _pack_directory(directory: int, prefix: bytes, summary: Summary) -> Iterator[bytes]:
+    for name in sorted(map(os.fsencode, os.listdir(directory))):
+        path = prefix + b"/" + name if prefix else name
+        try:
+            status = os.stat(name, dir_fd=directory, follow_symlinks=False)
+            if stat.S_ISLNK(status.st_mode):
+                target = os.readlink(name, dir_fd=directory)
+                yield encode_entry(_entry(LINK, status, path, target=target))
+                continue
+            if not stat.S_ISREG(status.st_mode) and not stat.S_ISDIR(status.st_mode):
+                summary.skipped.append((os.fsdecode(path), "neither a file nor a directory"))
+                continue
+            flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+            fd = os.open(name, flags, dir_fd=directory)
+        except OSError as error:
+            summary.skipped.append((os.fsdecode(path), error.strerror or str(error)))
+            continue
+        try:
+            status = os.fstat(fd)
+            if stat.S_ISDIR(status.st_mode):
+                yield encode_entry(_entry(DIRECTORY, status, path))
+                yield from _pack_directory(fd, path, summary)
+            elif stat.S_ISREG(status.st_mode):
+                yield from _pack_file(fd, status, path, summary)
+        finally:
+            os.close(fd)
+
+
+def _pack_file(fd: int, status: os.stat_result, path: bytes, summary: Summary) -> Iterator[bytes]:
+    left = status.st_size
+    yield encode_entry(_entry(FILE, status, path, size=left))
+    while left:
+        # The size was promised: a file that grows meanwhile is cut, one that shrinks is padded.
+        data = os.read(fd, min(left, _CHUNK)) or bytes(min(left, _CHUNK))
+        yield data
+        left -= len(data)
+        summary.bytes += len(data)
+    summary.files += 1
+
+
+def _entry(
+    kind: int, status: os.stat_result, path: bytes, *, size: int = 0, target: bytes = b""
+) -> Entry:
+    return Entry(kind, status.st_mode & 0o777, status.st_mtime_ns, size, path, target)
+
+
+class Source:
+    """Exact reads from a stream of chunks that somebody hostile wrote."""
+
+    def __init__(self, read: Callable[[], Awaitable[bytes]]) -> None:
+        self._read = read
+        self._pending = b""
+
+    async def exactly(self, count: int) -> bytes:
+        """Return `count` bytes; the end before that is a violation."""
+        while len(self._pending) < count:
+            chunk = await self._read()
+            if not chunk:
+                raise ProtocolViolation("a parcel ended in the middle")
+            self._pending += chunk
+        data, self._pending = self._pending[:count], self._pending[count:]
+        return data
+
+    async def up_to(self, count: int) -> bytes:
+        """Return between 1 and `count` bytes."""
+        if not self._pending:
+            self._pending = await self._read()
+            if not self._pending:
+                raise ProtocolViolation("a parcel ended in the middle")
+        data, self._pending = self._pending[:count], self._pending[count:]
+        return data
+
+    async def entry(self) -> Entry | None:
+        """Return the next header, checked; None at the end of the parcel."""
+        kind = (await self.exactly(1))[0]
+        if kind == END:
+            return None
+        if kind not in (FILE, DIRECTORY, LINK):
+            raise ProtocolViolation(f"entry of unknown kind {kind} in a parcel")
+        head = await self.exactly(_HEAD - 1)
+        mode = int.from_bytes(head[:4], "little") & 0o777
+        mtime = int.from_bytes(head[4:12], "little", signed=True)
+        size = int.from_bytes(head[12:20], "little")
+        path, target = await self._name(), await self._name()
+        if kind != FILE and size:
+            raise ProtocolViolation("a directory or a link with content in a parcel")
+        return Entry(kind, mode, mtime, size, path, target)
+
+    async def _name(self) -> bytes:
+        length = int.from_bytes(await self.exactly(4), "little")
+        if length > MAX_PATH:
+            raise ProtocolViolation(f"name of {length} bytes in a parcel; the limit is {MAX_PATH}")
+        return await self.exactly(length) if length else b""
+
+
+def parts_of(path: bytes) -> list[bytes]:
+    """Return the components of a relative name that cannot lead anywhere else."""
+    if not path:
+        return []
+    parts = path.split(b"/")
+    if any(part in (b"", b".", b"..") or b"\0" in part or len(part) > 255 for part in parts):
+        raise ProtocolViolation(f"name {quote(os.fsdecode(path))} in a parcel leads elsewhere")
+    return parts
+
+
+async def content(source: Source, size: int) -> AsyncIterator[bytes]:
+    """Yield the content of the file whose header was just read."""
+    left = size
+    while left:
+        data = await source.up_to(min(left, _CHUNK))
+        left -= len(data)
+        yield data
+
+
+def require_room(size: int, used: int, limit: int) -> None:
+    """Refuse a file whose promised size goes over the limit, before a byte of it is read."""
+    if used + size > limit:
+        raise Exhausted(
+            f"the copy would take more than {format_bytes(limit)} on this side "
+            f"({format_bytes(used + size)} so far); raise limit=",
+            limit="disk",
+        )

@@ -1,0 +1,333 @@
+"""One running program: its streams, its signals, how it ended."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import signal as signals
+import socket
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from cloister.errors import (
+    CloisterError,
+    Exhausted,
+    GuestError,
+    GuestGone,
+    NotFound,
+    ProtocolViolation,
+    RequestError,
+)
+from cloister.model import Reason, Result, Usage, User, quote
+from cloister.sandbox.capture import Capture
+from cloister.wire import (
+    Close,
+    Credit,
+    Data,
+    Exited,
+    Failed,
+    Link,
+    Message,
+    Outgoing,
+    PipeIncoming,
+    PipeOutgoing,
+    Started,
+    WireIncoming,
+    WireOutgoing,
+)
+from cloister.wire.messages import Reach, encode_resize, encode_signal, encode_start
+from cloister.wire.streams import open_pipe
+
+STDIN, STDOUT, STDERR = range(3)
+# After being told to end a tree, the guest has this long before the whole sandbox is ended.
+KILL_GRACE_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """Everything about a process that is decided before it starts."""
+
+    argv: tuple[bytes, ...]
+    env: tuple[bytes, ...]
+    cwd: bytes
+    user: User
+    pty: tuple[int, int] | None
+    stdin: bool
+
+
+class Process:
+    """A program running in a sandbox. Made by `Sandbox.start`."""
+
+    def __init__(self, link: Link, command: Command, account: Callable[[Exited], Reason]) -> None:
+        self.pid: int | None = None
+        self.stdin: Outgoing | None = None
+        self.stdout: PipeIncoming | WireIncoming
+        self.stderr: PipeIncoming | WireIncoming | None = None
+        self._link = link
+        self._id = link.new_id()
+        self._command = command
+        self._account = account
+        self._loop = asyncio.get_running_loop()
+        self._started: asyncio.Future[None] = self._loop.create_future()
+        self._ended: asyncio.Future[Exited] = self._loop.create_future()
+        self._ended_by: Reason | None = None
+        self._begun = time.monotonic()
+        self._finished = 0.0
+        self._deadline: asyncio.TimerHandle | None = None
+        self._reason: Reason | None = None
+
+    def begin(self, *, tell: bool, timeout_s: float | None) -> None:
+        """Ask the guest to start it."""
+        link, command = self._link, self._command
+        link.listen(self._id, self)
+        passed = self._open_streams()
+        frame = encode_start(
+            self._id,
+            uid=command.user.uid,
+            gid=command.user.gid,
+            pty=command.pty,
+            tell=tell,
+            stdin=command.stdin,
+            cwd=command.cwd,
+            argv=command.argv,
+            env=command.env,
+        )
+        try:
+            link.send(frame, passed)
+        finally:
+            for fd in passed:
+                os.close(fd)
+        if timeout_s is not None:
+            self._deadline = self._loop.call_later(timeout_s, self._end, Reason.TIMEOUT)
+
+    def _open_streams(self) -> Sequence[int]:
+        """Make the streams; return the descriptors that travel to the guest."""
+        link, command = self._link, self._command
+        if not link.carries_descriptors:
+            self.stdout = WireIncoming(link, self._id, STDOUT)
+            if command.pty is None:
+                self.stderr = WireIncoming(link, self._id, STDERR)
+            if command.stdin or command.pty is not None:
+                self.stdin = WireOutgoing(link, self._id, STDIN)
+            return ()
+        if command.pty is not None:
+            ours, theirs = socket.socketpair()
+            back = os.dup(ours.fileno())
+            self.stdout = PipeIncoming(ours.detach(), closed_by_guest=True)
+            self.stdin = PipeOutgoing(back)
+            return (theirs.detach(),)
+        passed = []
+        if command.stdin:
+            read, write = open_pipe()
+            self.stdin = PipeOutgoing(write)
+            passed.append(read)
+        out_read, out_write = open_pipe()
+        err_read, err_write = open_pipe()
+        self.stdout, self.stderr = PipeIncoming(out_read), PipeIncoming(err_read)
+        return (*passed, out_write, err_write)
+
+    async def wait_started(self) -> None:
+        """Return once the program has been executed, or raise why it could not be."""
+        await self._started
+
+    def hear(self, message: Message) -> None:
+        """Take what the guest says about this process."""
+        match message:
+            case Exited():
+                self._exit(message)
+            case Started():
+                self.pid = message.pid
+                _settle(self._started)
+            case Failed():
+                self._fail(self._explain(message))
+            case Data() | Close() | Credit():
+                self._hear_stream(message)
+            case _:
+                raise ProtocolViolation(f"unexpected {type(message).__name__} about a process")
+
+    def _hear_stream(self, message: Data | Close | Credit) -> None:
+        if isinstance(message, Credit):
+            if isinstance(self.stdin, WireOutgoing):
+                self.stdin.credited(message.count)
+            return
+        stream = {STDOUT: self.stdout, STDERR: self.stderr}.get(message.stream)
+        if not isinstance(stream, WireIncoming):
+            return
+        if isinstance(message, Data):
+            stream.feed(message.data)
+        else:
+            stream.feed_end()
+            if self._ended.done() and all(s is None or s.ended for s in (self.stdout, self.stderr)):
+                self._link.forget(self._id)
+
+    def lost(self, error: CloisterError) -> None:
+        """The guest is gone."""
+        self._fail(error)
+
+    def _exit(self, message: Exited) -> None:
+        if self._ended.done():
+            raise ProtocolViolation("a process ended twice")
+        self._finished = time.monotonic()
+        self._cancel_deadline()
+        _settle(self._started)
+        # Asked now: what the kernel counted belongs to this end, not to a later one.
+        self._reason = self._ended_by or self._account(message)
+        self._ended.set_result(message)
+        self._finish_streams()
+
+    def _fail(self, error: CloisterError) -> None:
+        self._cancel_deadline()
+        self._finished = time.monotonic()
+        for future in (self._started, self._ended):
+            if not future.done():
+                future.set_exception(error)
+                future.exception()
+        for stream in (self.stdout, self.stderr):
+            if stream is not None:
+                stream.close()
+        if isinstance(self.stdin, WireOutgoing):
+            self.stdin.lost(error)
+        elif self.stdin is not None:
+            self.stdin.close()
+        self._link.forget(self._id)
+
+    def _finish_streams(self) -> None:
+        for stream in (self.stdout, self.stderr):
+            if stream is not None:
+                stream.finish()
+        if self.stdin is not None:
+            self.stdin.close()
+        if self._link.carries_descriptors:
+            self._link.forget(self._id)
+
+    def _explain(self, failed: Failed) -> CloisterError:
+        name = errno.errorcode.get(failed.errno, str(failed.errno))
+        words = os.strerror(failed.errno)
+        program = quote(os.fsdecode(self._command.argv[0]))
+        match failed.step, name:
+            case "execute", "ENOENT":
+                return NotFound(
+                    f"no program {program} in the sandbox; give its full path, or install it",
+                    what=os.fsdecode(self._command.argv[0]),
+                )
+            case "directory", _:
+                place = quote(os.fsdecode(self._command.cwd))
+                return RequestError(f"working directory {place} cannot be entered: {words}")
+            case "execute", "EACCES" | "EISDIR" | "ENOEXEC" | "ELOOP" | "ENOTDIR" | "E2BIG" | "EINVAL":
+                return RequestError(f"program {program} cannot be executed: {words}")
+            case "fork", "EAGAIN":
+                return Exhausted(
+                    "the sandbox has as many processes as it may have; "
+                    "end some, or raise Limits(pids=)",
+                    limit="pids",
+                )
+            case "fork", "ENOMEM":
+                return Exhausted("the sandbox is out of memory; raise Limits(memory=)", limit="memory")
+        return GuestError(f"the guest could not start {program} at {failed.step}: {words} ({name})")
+
+    @property
+    def returncode(self) -> int | None:
+        """The exit code once it has ended, 128 + number after a signal; None while it runs."""
+        if not self._ended.done() or self._ended.exception() is not None:
+            return None
+        return _exit_code(self._ended.result())
+
+    async def wait(self) -> Result:
+        """Wait for the end. Output not read from the streams by then is not in the result."""
+        return self._result(await asyncio.shield(self._ended), None, None)
+
+    async def capture(self, limit: int) -> Result:
+        """Read all output, keep up to `limit` bytes of each stream, and wait for the end."""
+        out = Capture(self.stdout, limit)
+        err = None if self.stderr is None else Capture(self.stderr, limit)
+        exited = await asyncio.shield(self._ended)
+        await out.wait()
+        if err is not None:
+            await err.wait()
+        self._link.forget(self._id)
+        return self._result(exited, out, err)
+
+    def _result(self, exited: Exited, out: Capture | None, err: Capture | None) -> Result:
+        usage = Usage(
+            cpu_user_s=exited.user_us / 1e6,
+            cpu_system_s=exited.system_us / 1e6,
+            peak_memory_bytes=exited.peak_kib * 1024,
+            read_bytes=exited.read_blocks * 512,
+            written_bytes=exited.written_blocks * 512,
+            processes=exited.processes,
+        )
+        return Result(
+            exit_code=_exit_code(exited),
+            signal=exited.signal or None,
+            reason=self._reason or Reason.EXIT,
+            stdout_bytes=out.kept if out else b"",
+            stderr_bytes=err.kept if err else b"",
+            stdout_truncated=out.truncated if out else False,
+            stderr_truncated=err.truncated if err else False,
+            stdout_total=out.total if out else 0,
+            stderr_total=err.total if err else 0,
+            wall_s=self._finished - self._begun,
+            usage=usage,
+        )
+
+    def signal(self, number: int, *, whole_group: bool = True) -> None:
+        """Send a signal to the program's process group, or to the program alone."""
+        if not 0 < number <= 64:
+            raise RequestError(f"signal {number} does not exist; use 1 to 64, or signal.SIGTERM")
+        if not self._ended.done():
+            reach = Reach.GROUP if whole_group else Reach.PROCESS
+            self._link.send(encode_signal(self._id, number, reach))
+
+    def kill(self) -> None:
+        """End the program and everything it started. Its result says it was cancelled."""
+        self._end(Reason.CANCELLED)
+
+    def resize(self, rows: int, cols: int) -> None:
+        """Tell the program that its terminal has another size."""
+        if self._command.pty is None:
+            raise RequestError("this process has no terminal; start it with pty=")
+        if not (0 < rows < 65_536 and 0 < cols < 65_536):
+            raise RequestError(f"a terminal of {rows} rows and {cols} columns; use 1 to 65535 each")
+        if not self._ended.done():
+            self._link.send(encode_resize(self._id, rows, cols))
+
+    async def stop(self, grace_s: float = KILL_GRACE_S) -> None:
+        """End the whole tree and wait; a guest that does not obey is reported as gone."""
+        if self._ended.done():
+            return
+        self._end(self._ended_by or Reason.CANCELLED)
+        try:
+            async with asyncio.timeout(grace_s):
+                await asyncio.shield(self._ended)
+        except TimeoutError:
+            self._fail(GuestGone("the guest did not end a process it was told to end", reason="hung"))
+        except CloisterError:
+            return
+
+    def _end(self, reason: Reason) -> None:
+        if self._ended.done() or self._link.closed:
+            return
+        self._ended_by = self._ended_by or reason
+        self._link.send(encode_signal(self._id, signals.SIGKILL, Reach.TREE))
+        self._cancel_deadline()
+        # The wait for the guest's answer is bounded too: its good will is not relied on.
+        self._deadline = self._loop.call_later(KILL_GRACE_S, self._disobeyed)
+
+    def _disobeyed(self) -> None:
+        self._fail(GuestGone("the guest did not end a process it was told to end", reason="hung"))
+
+    def _cancel_deadline(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+
+def _exit_code(exited: Exited) -> int:
+    return 128 + exited.signal if exited.signal else exited.code
+
+
+def _settle(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)

@@ -1,0 +1,50 @@
+"""What the host and the guest say to each other: bytes, frames, messages, and two transports."""
+
+from __future__ import annotations
+
+from cloister.wire.codec import Reader, Writer
+from cloister.wire.frames import MAX_FROM_GUEST, MAX_TO_GUEST, Assembler, encode_frame
+from cloister.wire.link import Link, Listener
+from cloister.wire.messages import (
+    GENERATION,
+    Close,
+    Credit,
+    Data,
+    Exited,
+    Failed,
+    Hello,
+    Message,
+    Pong,
+    Started,
+    decode_message,
+)
+from cloister.wire.streams import Incoming, Outgoing, PipeIncoming, PipeOutgoing
+from cloister.wire.wired import WireIncoming, WireOutgoing
+
+__all__ = [
+    "GENERATION",
+    "MAX_FROM_GUEST",
+    "MAX_TO_GUEST",
+    "Assembler",
+    "Close",
+    "Credit",
+    "Data",
+    "Exited",
+    "Failed",
+    "Hello",
+    "Incoming",
+    "Link",
+    "Listener",
+    "Message",
+    "Outgoing",
+    "PipeIncoming",
+    "PipeOutgoing",
+    "Pong",
+    "Reader",
+    "Started",
+    "WireIncoming",
+    "WireOutgoing",
+    "Writer",
+    "decode_message",
+    "encode_frame",
+]

@@ -1,0 +1,204 @@
+"""The connection to one guest: frames out with descriptors, frames in to whoever asked."""
+
+from __future__ import annotations
+
+import array
+import asyncio
+import itertools
+import socket
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from cloister.errors import CloisterError, GuestGone, ProtocolViolation
+from cloister.wire.frames import MAX_FROM_GUEST, Assembler
+from cloister.wire.messages import GENERATION, Hello, Message, decode_message
+
+_READ = 256 * 1024
+# Past this many unsent bytes a writer waits: the guest is not reading.
+_HIGH_WATER = 1024 * 1024
+
+
+class Listener(Protocol):
+    """Whoever made a request and waits for what the guest says about it."""
+
+    def hear(self, message: Message) -> None:
+        """Take one message."""
+
+    def lost(self, error: CloisterError) -> None:
+        """Learn that no more will come."""
+
+
+class Link:
+    """One guest's control socket. Every byte that comes out of it was chosen by an attacker."""
+
+    def __init__(
+        self,
+        control: socket.socket,
+        *,
+        carries_descriptors: bool,
+        on_lost: Callable[[CloisterError], None],
+    ) -> None:
+        self.carries_descriptors = carries_descriptors
+        self.closed = False
+        self._loop = asyncio.get_running_loop()
+        self._socket = control
+        self._on_lost = on_lost
+        self._frames = Assembler(MAX_FROM_GUEST)
+        self._ids = itertools.count(1)
+        self._listeners: dict[int, Listener] = {}
+        self._queue: deque[tuple[memoryview, Sequence[int]]] = deque()
+        self._queued = 0
+        self._drained: deque[asyncio.Future[None]] = deque()
+        self._error: CloisterError | None = None
+        self.greeted: asyncio.Future[None] = self._loop.create_future()
+        control.setblocking(False)
+        self._loop.add_reader(control.fileno(), self._readable)
+
+    def new_id(self) -> int:
+        """Return a number no other request of this guest has had."""
+        return next(self._ids)
+
+    def listen(self, id: int, listener: Listener) -> None:
+        """Deliver what the guest says about request `id` to `listener`."""
+        if self._error is not None:
+            raise self._error
+        self._listeners[id] = listener
+
+    def forget(self, id: int) -> None:
+        """Stop delivering; what still comes for this request is dropped."""
+        self._listeners.pop(id, None)
+
+    def send(self, frame: bytes, descriptors: Sequence[int] = ()) -> None:
+        """Send a frame now, or as soon as the socket takes it. Descriptors must stay open."""
+        if self._error is not None:
+            raise self._error
+        view = memoryview(frame)
+        if not self._queue:
+            sent = self._write(view, descriptors)
+            if sent == len(view):
+                return
+            if sent:
+                descriptors = ()
+            view = view[sent:]
+            self._loop.add_writer(self._socket.fileno(), self._writable)
+        self._queue.append((view, [_dup(fd) for fd in descriptors]))
+        self._queued += len(view)
+
+    async def wait_drained(self) -> None:
+        """Wait while the guest is not reading what was sent."""
+        while self._queued > _HIGH_WATER and self._error is None:
+            waiter = self._loop.create_future()
+            self._drained.append(waiter)
+            await waiter
+
+    def close(self) -> None:
+        """Close the connection; the guest ends when it notices."""
+        self._lose(GuestGone("the sandbox was stopped", reason="stopped"), tell=False)
+
+    def _write(self, view: memoryview, descriptors: Sequence[int]) -> int:
+        ancillary = (
+            [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))]
+            if descriptors
+            else []
+        )
+        try:
+            return self._socket.sendmsg([view], ancillary)
+        except (BlockingIOError, InterruptedError):
+            return 0
+        except OSError as error:
+            self._lose(GuestGone(f"the guest closed its end: {error}", reason="gone"))
+            return len(view)
+
+    def _writable(self) -> None:
+        while self._queue:
+            view, descriptors = self._queue.popleft()
+            sent = self._write(view, descriptors)
+            self._queued -= sent
+            if sent or not descriptors:
+                _close(descriptors)
+                descriptors = ()
+            if sent < len(view):
+                self._queue.appendleft((view[sent:], descriptors))
+                break
+        if self._error is None and not self._queue:
+            self._loop.remove_writer(self._socket.fileno())
+        if self._queued <= _HIGH_WATER:
+            self._wake_writers()
+
+    def _readable(self) -> None:
+        try:
+            data = self._socket.recv(_READ)
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError as error:
+            self._lose(GuestGone(f"the guest closed its end: {error}", reason="gone"))
+            return
+        if not data:
+            self._lose(GuestGone("the guest closed its end", reason="gone"))
+            return
+        try:
+            for frame in self._frames.feed(data):
+                self._deliver(frame.id, decode_message(frame))
+        except ProtocolViolation as error:
+            self._lose(error)
+
+    def _deliver(self, id: int, message: Message) -> None:
+        if id == 0:
+            self._greet(message)
+            return
+        if not self.greeted.done():
+            raise ProtocolViolation("the guest spoke before it said hello")
+        # An answer to a request that nobody made, or that has been given up, is dropped here.
+        listener = self._listeners.get(id)
+        if listener is not None:
+            listener.hear(message)
+
+    def _greet(self, message: Message) -> None:
+        if not isinstance(message, Hello) or self.greeted.done():
+            raise ProtocolViolation("unexpected message outside any request")
+        if message.generation != GENERATION:
+            raise ProtocolViolation(
+                f"the guest speaks generation {message.generation}, the host {GENERATION}; "
+                "install the two from the same release"
+            )
+        self.greeted.set_result(None)
+
+    def _lose(self, error: CloisterError, tell: bool = True) -> None:
+        if self._error is not None:
+            return
+        self._error = error
+        self.closed = True
+        self._loop.remove_reader(self._socket.fileno())
+        self._loop.remove_writer(self._socket.fileno())
+        self._socket.close()
+        for _, descriptors in self._queue:
+            _close(descriptors)
+        self._queue.clear()
+        self._queued = 0
+        self._wake_writers()
+        if not self.greeted.done():
+            self.greeted.set_exception(error)
+            # Looked at here so that an unawaited failure is not reported twice.
+            self.greeted.exception()
+        for listener in list(self._listeners.values()):
+            listener.lost(error)
+        self._listeners.clear()
+        if tell:
+            self._on_lost(error)
+
+    def _wake_writers(self) -> None:
+        while self._drained:
+            waiter = self._drained.popleft()
+            if not waiter.done():
+                waiter.set_result(None)
+
+
+def _dup(fd: int) -> int:
+    # The caller closes its own as soon as `send` returns.
+    return socket.dup(fd)
+
+
+def _close(descriptors: Sequence[int]) -> None:
+    for fd in descriptors:
+        socket.close(fd)

@@ -1,0 +1,227 @@
+"""The messages of the wire: how those to the guest are written, how those from it are read."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from enum import IntEnum
+from typing import NamedTuple
+
+from cloister.errors import ProtocolViolation
+from cloister.wire.codec import Reader, Writer
+from cloister.wire.frames import Frame, encode_frame
+
+# The one version number of the wire. Both ends must say the same.
+GENERATION = 1
+
+START, SIGNAL, RESIZE, DIAL, FILE, DATA, CLOSE, CREDIT, PING = range(1, 10)
+HELLO, STARTED, EXITED, FAILED, PONG = range(32, 37)
+
+# A FAILED message names a step and, at most, one path.
+_MAX_TEXT = 8192
+_EXITED = struct.Struct("<IBBQQQQQI")
+
+
+class Reach(IntEnum):
+    """Whom a signal reaches."""
+
+    PROCESS = 0
+    GROUP = 1
+    TREE = 2
+
+
+class Operation(IntEnum):
+    """What a file request asks for."""
+
+    READ = 1
+    WRITE = 2
+    LIST = 3
+    STAT = 4
+    MAKE = 5
+    MOVE = 6
+    REMOVE = 7
+    PUT = 8
+    GET = 9
+    WATCH = 10
+    SPACE = 11
+
+
+class Flag(IntEnum):
+    """Details of a file request."""
+
+    PARENTS = 1
+    APPEND = 2
+    RECURSIVE = 4
+    REPLACE = 8
+    FOLLOW = 16
+
+
+def encode_start(
+    id: int,
+    *,
+    uid: int,
+    gid: int,
+    pty: tuple[int, int] | None,
+    tell: bool,
+    stdin: bool,
+    cwd: bytes,
+    argv: Sequence[bytes],
+    env: Sequence[bytes],
+) -> bytes:
+    """Return the frame that runs a program."""
+    w = Writer().u32(uid).u32(gid).flag(pty is not None)
+    if pty is not None:
+        w.u16(pty[0]).u16(pty[1])
+    w.flag(tell).flag(stdin).bytes(cwd)
+    w.list(argv, Writer.bytes).list(env, Writer.bytes)
+    return encode_frame(START, id, w.done())
+
+
+def encode_signal(id: int, signal: int, reach: Reach) -> bytes:
+    """Return the frame that signals a process, its group or its whole tree."""
+    return encode_frame(SIGNAL, id, bytes((signal, reach)))
+
+
+def encode_resize(id: int, rows: int, cols: int) -> bytes:
+    """Return the frame that changes the size of a terminal."""
+    return encode_frame(RESIZE, id, Writer().u16(rows).u16(cols).done())
+
+
+def encode_dial(id: int, port: int) -> bytes:
+    """Return the frame that connects to a port inside."""
+    return encode_frame(DIAL, id, Writer().u16(port).done())
+
+
+def encode_file(
+    id: int,
+    operation: Operation,
+    *,
+    uid: int,
+    gid: int,
+    path: bytes,
+    other: bytes = b"",
+    mode: int = 0,
+    flags: int = 0,
+    offset: int = 0,
+    length: int = 0,
+) -> bytes:
+    """Return the frame that asks for a file operation."""
+    w = Writer().u8(operation).u32(uid).u32(gid).bytes(path).bytes(other)
+    w.u32(mode).u32(flags).u64(offset).u64(length)
+    return encode_frame(FILE, id, w.done())
+
+
+def encode_data(id: int, stream: int, data: bytes) -> bytes:
+    """Return the frame that carries bytes of a stream."""
+    return encode_frame(DATA, id, bytes((stream,)) + data)
+
+
+def encode_close(id: int, stream: int) -> bytes:
+    """Return the frame that ends a stream."""
+    return encode_frame(CLOSE, id, bytes((stream,)))
+
+
+def encode_credit(id: int, stream: int, count: int) -> bytes:
+    """Return the frame that allows `count` more bytes of a stream."""
+    return encode_frame(CREDIT, id, Writer().u8(stream).u32(count).done())
+
+
+def encode_ping(id: int) -> bytes:
+    """Return the frame that asks whether the guest is there."""
+    return encode_frame(PING, id, b"")
+
+
+class Hello(NamedTuple):
+    """The guest is there and speaks this generation."""
+
+    generation: int
+
+
+class Started(NamedTuple):
+    """The program has been executed; its process number inside."""
+
+    pid: int
+
+
+class Exited(NamedTuple):
+    """A program has ended."""
+
+    code: int
+    signal: int
+    flags: int
+    user_us: int
+    system_us: int
+    peak_kib: int
+    read_blocks: int
+    written_blocks: int
+    processes: int
+
+    @property
+    def disk_full(self) -> bool:
+        """Whether the disk was full, by bytes or by inodes, when it ended badly."""
+        return self.flags != 0
+
+
+class Failed(NamedTuple):
+    """A request could not be done."""
+
+    errno: int
+    step: str
+    detail: bytes
+
+
+class Data(NamedTuple):
+    """Bytes of a stream."""
+
+    stream: int
+    data: bytes
+
+
+class Close(NamedTuple):
+    """The end of a stream."""
+
+    stream: int
+
+
+class Credit(NamedTuple):
+    """Permission to send more of a stream."""
+
+    stream: int
+    count: int
+
+
+class Pong(NamedTuple):
+    """The guest is there."""
+
+
+Message = Hello | Started | Exited | Failed | Data | Close | Credit | Pong
+
+
+def decode_message(frame: Frame) -> Message:
+    """Return what the guest said, or raise ProtocolViolation."""
+    r = Reader(frame.payload)
+    message: Message
+    match frame.kind:
+        case 34:
+            if len(frame.payload) != _EXITED.size:
+                raise ProtocolViolation(f"end of a process in {len(frame.payload)} bytes")
+            return Exited(*_EXITED.unpack(frame.payload))
+        case 6:
+            return Data(r.u8(), r.rest())
+        case 7:
+            message = Close(r.u8())
+        case 8:
+            message = Credit(r.u8(), r.u32())
+        case 32:
+            message = Hello(r.u8())
+        case 33:
+            message = Started(r.u32())
+        case 35:
+            errno, step, detail = r.u32(), r.bytes(_MAX_TEXT), r.bytes(_MAX_TEXT)
+            message = Failed(errno, step.decode("ascii", "replace"), detail)
+        case 36:
+            message = Pong()
+        case _:
+            raise ProtocolViolation(f"message of unknown kind {frame.kind}")
+    r.end()
+    return message

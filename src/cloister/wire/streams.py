@@ -1,0 +1,240 @@
+"""One direction of bytes over a pipe: the reader waits for data, the writer for room."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+import termios
+from collections.abc import AsyncIterator
+from typing import Protocol
+
+from cloister.errors import GuestGone
+
+# Pipes start at 64 KiB; a larger one means fewer turns of the event loop. The kernel lets an
+# ordinary user have up to a megabyte (fs.pipe-max-size).
+_PIPE_BYTES = 1024 * 1024
+_CHUNK = 1024 * 1024
+# Chunks held for a consumer that is slower than the pipe; past it the writer inside waits.
+_HIGH_WATER = 4 * 1024 * 1024
+# How long the guest may take to pass on what a terminal said last.
+_LAST_WORDS_S = 2.0
+
+
+class Incoming(Protocol):
+    """Bytes from inside, in order, ending with an empty chunk."""
+
+    async def read(self) -> bytes:
+        """Return the next chunk, or b"" at the end."""
+
+    def finish(self) -> None:
+        """The process has ended: take what is there now, then end."""
+
+    def close(self) -> None:
+        """Give up; whoever writes finds nobody reading."""
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        """Iterate over the chunks."""
+
+
+class Outgoing(Protocol):
+    """Bytes to the inside."""
+
+    async def write(self, data: bytes) -> None:
+        """Hand over all of `data`, waiting for room."""
+
+    def close(self) -> None:
+        """Say that no more will come."""
+
+
+def open_pipe() -> tuple[int, int]:
+    """Return (read end, write end), both close-on-exec."""
+    return os.pipe2(os.O_CLOEXEC)
+
+
+def enlarge(fd: int) -> None:
+    """Ask for a larger pipe; a user over their quota keeps the small one, which only is slower."""
+    try:
+        fcntl.fcntl(fd, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
+    except PermissionError:
+        return
+
+
+class Chunks:
+    """A queue of chunks with one reader; the base of both kinds of incoming stream."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._chunks: list[bytes] = []
+        self._held = 0
+        self._ended = False
+        self._waiter: asyncio.Future[None] | None = None
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing more will come, though something may still be held."""
+        return self._ended
+
+    async def read(self) -> bytes:
+        """Return the next chunk, or b"" at the end."""
+        while not self._chunks:
+            if self._ended:
+                return b""
+            if self._waiter is not None:
+                raise RuntimeError("two readers of one stream")
+            self._waiter = self._loop.create_future()
+            self._want()
+            try:
+                await self._waiter
+            finally:
+                self._waiter = None
+        chunk = self._chunks.pop(0)
+        self._held -= len(chunk)
+        self._taken(len(chunk))
+        return chunk
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        while chunk := await self.read():
+            yield chunk
+
+    def _put(self, chunk: bytes) -> None:
+        self._chunks.append(chunk)
+        self._held += len(chunk)
+        self._wake()
+
+    def _end(self) -> None:
+        self._ended = True
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    def _want(self) -> None:
+        """Somebody waits for data."""
+
+    def _taken(self, count: int) -> None:
+        """Somebody took data."""
+
+
+class PipeIncoming(Chunks):
+    """The read end of a pipe or of a connected pair. The descriptor is owned and closed here."""
+
+    def __init__(self, fd: int, *, closed_by_guest: bool = False) -> None:
+        super().__init__()
+        self._fd = fd
+        self._watching = False
+        self._closed_by_guest = closed_by_guest
+        # Once the process has ended: how much of what it wrote is still to be taken.
+        self._left: int | None = None
+        os.set_blocking(fd, False)
+
+    def watch(self) -> None:
+        """Start reading; until then the pipe itself holds what is written."""
+        if not self._watching and not self._ended and self._left is None:
+            self._watching = True
+            self._loop.add_reader(self._fd, self._readable)
+
+    def _unwatch(self) -> None:
+        if self._watching:
+            self._watching = False
+            self._loop.remove_reader(self._fd)
+
+    def _want(self) -> None:
+        self.watch()
+
+    def _taken(self, count: int) -> None:
+        if self._left is not None:
+            self._take_left()
+        elif self._held < _HIGH_WATER:
+            self.watch()
+
+    def _readable(self) -> None:
+        self._read(_CHUNK)
+        if self._held >= _HIGH_WATER:
+            self._unwatch()
+
+    def _read(self, count: int) -> int:
+        """Return how many bytes there were; at the end the stream is closed."""
+        try:
+            data = os.read(self._fd, count)
+        except (BlockingIOError, InterruptedError):
+            return 0
+        except OSError:
+            # A terminal whose other side has gone (EIO), a connection that was reset.
+            data = b""
+        if not data:
+            self.close()
+            return 0
+        self._put(data)
+        return len(data)
+
+    def finish(self) -> None:
+        """Take what is in the pipe now, then end: a process left behind may hold it open."""
+        if self._ended or self._left is not None:
+            return
+        if self._closed_by_guest:
+            # The guest carries these bytes and closes when it has passed on the last; one that
+            # does not is not waited for.
+            self._loop.call_later(_LAST_WORDS_S, self.close)
+            return
+        self._unwatch()
+        self._left = _bytes_waiting(self._fd)
+        self._take_left()
+
+    def _take_left(self) -> None:
+        while self._left and self._held < _HIGH_WATER and not self._ended:
+            taken = self._read(min(self._left, _CHUNK))
+            self._left = self._left - taken if taken else 0
+        if self._left == 0:
+            self.close()
+
+    def close(self) -> None:
+        """End here and close the descriptor."""
+        if self._ended:
+            return
+        self._unwatch()
+        os.close(self._fd)
+        self._end()
+
+
+def _bytes_waiting(fd: int) -> int:
+    return int.from_bytes(fcntl.ioctl(fd, termios.FIONREAD, b"\0\0\0\0"), "little")
+
+
+class PipeOutgoing:
+    """The write end of a pipe. The descriptor is owned and closed here."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd: int | None = fd
+        self._loop = asyncio.get_running_loop()
+        os.set_blocking(fd, False)
+
+    async def write(self, data: bytes) -> None:
+        """Hand over all of `data`, waiting for room; a reader that has gone is an error."""
+        view = memoryview(data)
+        while view:
+            if self._fd is None:
+                raise GuestGone("the stream is closed", reason="closed")
+            try:
+                view = view[os.write(self._fd, view) :]
+            except (BlockingIOError, InterruptedError):
+                await self._wait_writable(self._fd)
+            except (BrokenPipeError, ConnectionResetError) as error:
+                self.close()
+                raise GuestGone("nobody reads this stream any more", reason="closed") from error
+
+    async def _wait_writable(self, fd: int) -> None:
+        waiter = self._loop.create_future()
+        self._loop.add_writer(fd, lambda: waiter.done() or waiter.set_result(None))
+        try:
+            await waiter
+        finally:
+            self._loop.remove_writer(fd)
+
+    def close(self) -> None:
+        """Say that no more will come."""
+        if self._fd is not None:
+            fd, self._fd = self._fd, None
+            self._loop.remove_writer(fd)
+            os.close(fd)
