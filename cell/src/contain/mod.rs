@@ -55,7 +55,7 @@ pub fn step<T>(plan: &Plan, step: Step, act: impl FnOnce() -> std::io::Result<T>
             Err(refuse(crate::sys::libc::EPERM, "a drill asked this step to fail")).at(step)
         }
         Drill::Pause(at) if at == step => {
-            process::kill(process::getpid(), crate::sys::libc::SIGSTOP).and_then(|()| act()).at(step)
+            process::pause_until_continued().and_then(|()| act()).at(step)
         }
         _ => act().at(step),
     }

@@ -203,6 +203,19 @@ fn set_mask(how: i32, signals: &[i32]) -> io::Result<()> {
     Ok(())
 }
 
+/// Stand still until somebody sends SIGCONT.
+///
+/// Not by SIGSTOP: the kernel drops one that the first process of a namespace sends itself.
+pub fn pause_until_continued() -> io::Result<()> {
+    let bits: u64 = 1 << (libc::SIGCONT - 1);
+    set_mask(libc::SIG_BLOCK, &[libc::SIGCONT])?;
+    // SAFETY: the kernel reads eight bytes; a null info and a null time are allowed.
+    check(unsafe {
+        libc::syscall(libc::SYS_rt_sigtimedwait, &bits as *const u64, 0usize, 0usize, 8usize)
+    })?;
+    Ok(())
+}
+
 pub fn child_signals() -> io::Result<OwnedFd> {
     let bits: u64 = 1 << (libc::SIGCHLD - 1);
     // SAFETY: the kernel reads eight bytes.
