@@ -1,0 +1,180 @@
+"""What an attack is given: sandboxes to attack from, probes to run in them, and the canaries."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import signal
+import subprocess
+from collections.abc import AsyncIterator, Collection, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from cloister.errors import NotFound
+from cloister.model import Result, User
+from cloister.node import Node
+from cloister.sandbox import Sandbox
+from cloister.verify.canary import Canary
+from cloister.verify.case import NotApplicable, NotHeld
+from cloister.verify.far_end import FarEnd
+from cloister.verify.probes import read_probe
+
+PYTHON = "/usr/bin/python3"
+_PROBE_S = 30.0
+_SHOWN = 300
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """How a probe's `attempt` ended: a value, the kernel's error, or a signal ("SIGSYS")."""
+
+    where: str
+    value: Any
+    error: str | None
+    text: str
+
+    @property
+    def allowed(self) -> bool:
+        """Whether it went through."""
+        return self.error is None
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self.error or self.value}{self.text and ' ' + self.text}"
+
+
+class Arena:
+    """One case's place; everything its sandboxes print is kept and searched for canaries."""
+
+    def __init__(self, canary: Canary) -> None:
+        self.canary = canary
+        self.outputs: list[bytes] = []
+
+    @property
+    def far_end(self) -> FarEnd:
+        """The listeners on the host."""
+        return self.canary.far_end
+
+    @contextlib.asynccontextmanager
+    async def sandbox(self, **settings: Any) -> AsyncIterator[Sandbox]:
+        """A running sandbox; the settings are those of `Sandbox`."""
+        sandbox = self.prepare(**settings)
+        async with sandbox:
+            yield sandbox
+
+    def prepare(self, **settings: Any) -> Sandbox:
+        """Return a sandbox that is not started; its output is watched, and stopping it is yours."""
+        return _Watched(self, settings)
+
+    def record(self, data: bytes) -> None:
+        """Keep output that did not come from `run`, such as that of a started process."""
+        self.outputs.append(data)
+
+    async def fresh_launcher(self) -> None:
+        """End this loop's launcher, so that the next sandbox starts another."""
+        await self.canary.remove_neighbour()
+        await Node.current().close()
+        await self.canary.plant_neighbour()
+
+    async def python(
+        self,
+        sandbox: Sandbox,
+        source: str,
+        *arguments: str,
+        user: str | int | User | None = None,
+        **settings: Any,
+    ) -> Result:
+        """Run Python source inside; `settings` are those of `Sandbox.run`."""
+        try:
+            return await sandbox.run(
+                [PYTHON, "-I", "-c", source, *arguments],
+                user=user,
+                **{"timeout": _PROBE_S, **settings},
+            )
+        except NotFound:
+            raise NotApplicable(
+                f"there is no {PYTHON} in the sandbox to run probes with; use a root that has one"
+            ) from None
+
+    async def attempt(
+        self,
+        sandbox: Sandbox,
+        source: str,
+        *arguments: str,
+        user: str | int | User | None = None,
+        **settings: Any,
+    ) -> Attempt:
+        """Run a probe inside: source that defines `attempt(*arguments)`, see probes/prelude.py."""
+        result = await self.python(sandbox, _program(source), *arguments, user=user, **settings)
+        return _read_attempt("inside", result.signal, result.stdout_bytes, result.stderr_bytes)
+
+    async def attempt_on_host(self, source: str, *arguments: str) -> Attempt:
+        """Run the same probe outside, as this user: the twin that shows that it works."""
+        done = await asyncio.to_thread(
+            subprocess.run,
+            [PYTHON, "-I", "-c", _program(source), *arguments],
+            capture_output=True,
+            timeout=_PROBE_S,
+            check=False,
+        )
+        number = -done.returncode if done.returncode < 0 else None
+        return _read_attempt("on the host", number, done.stdout, done.stderr)
+
+    def expect_allowed(self, attempt: Attempt, what: str = "the allowed twin") -> Any:
+        """Return what the attempt returned; one that failed proves nothing, so it is NotHeld."""
+        if not attempt.allowed:
+            raise NotHeld(f"{what} did not go through, so the case shows nothing ({attempt})")
+        return attempt.value
+
+    def expect_denied(self, attempt: Attempt, *errors: str, what: str = "the attempt") -> None:
+        """Require the attempt to have failed with one of these errors, and not with another."""
+        if attempt.allowed:
+            raise NotHeld(f"{what} went through ({attempt})")
+        if attempt.error not in errors:
+            raise NotHeld(f"{what} failed, but not with {' or '.join(errors)} ({attempt})")
+
+    def expect(self, holds: bool, otherwise: str) -> None:
+        """Require a fact; `otherwise` says what is wrong."""
+        if not holds:
+            raise NotHeld(otherwise)
+
+    def expect_each(
+        self, answers: dict[str, str], errors: Collection[str], what: str = "attempt"
+    ) -> None:
+        """Require every answer of a probe that tried many things to be one of `errors`."""
+        wrong = {name: answer for name, answer in answers.items() if answer not in errors}
+        if wrong or not answers:
+            told = ", ".join(f"{name}: {answer}" for name, answer in sorted(wrong.items()))
+            raise NotHeld(
+                f"{what} not answered with {' or '.join(sorted(errors))}: {told or 'none'}"
+            )
+
+
+class _Watched(Sandbox):
+    """A sandbox whose output is kept for the oracle."""
+
+    def __init__(self, arena: Arena, settings: dict[str, Any]) -> None:
+        super().__init__(**settings)
+        self._arena = arena
+
+    async def run(self, command: str | Sequence[str | bytes], **settings: Any) -> Result:
+        result = await super().run(command, **settings)
+        self._arena.record(result.stdout_bytes)
+        self._arena.record(result.stderr_bytes)
+        return result
+
+
+def _program(source: str) -> str:
+    return f"{read_probe('prelude')}\n{source}\n_report(attempt)\n"
+
+
+def _read_attempt(where: str, number: int | None, stdout: bytes, stderr: bytes) -> Attempt:
+    if number is not None:
+        return Attempt(where, None, signal.Signals(number).name, "")
+    lines = stdout.decode("utf-8", "replace").splitlines()
+    try:
+        answer = json.loads(lines[-1])
+    except (IndexError, ValueError):
+        text = stderr.decode("utf-8", "replace")[-_SHOWN:].strip()
+        raise NotHeld(f"the probe broke {where}, so the case shows nothing: {text}") from None
+    return Attempt(where, answer.get("value"), answer.get("errno"), answer.get("text", ""))

@@ -1,0 +1,17 @@
+"""The catalogue's attacks, one file for each area."""
+
+from __future__ import annotations
+
+import importlib
+from importlib.util import find_spec
+
+# The area SYS is in sysc: a module named sys would read as the standard library's.
+AREAS = ("lch", "sysc", "prc", "fsm", "res", "lif", "agt", "xfr", "out", "cfg")
+
+
+def load_cases() -> None:
+    """Import every area, which registers its cases."""
+    for area in AREAS:
+        name = f"{__name__}.{area}"
+        if find_spec(name) is not None:
+            importlib.import_module(name)

@@ -1,0 +1,130 @@
+"""Counts what this process holds on the host, so that a case can show it left nothing behind."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+import time
+from collections import defaultdict
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+from cloister.runtime.namespace.instance import runtime_directory
+from cloister.runtime.namespace.layout import find_layout
+
+_SETTLE_S = 5.0
+# The kernel tells nobody when a network namespace or the last mount of a dead process is gone:
+# there is no event to wait for, so the counts are read again until they fit or time is up.
+_LOOK_AGAIN_S = 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class Resources:
+    """How many of each there are; only what is ours, except host mounts, which are all counted."""
+
+    host_mounts: int
+    launcher_mounts: int
+    processes: int
+    net_namespaces: int
+    control_groups: int
+    runtime_files: int
+    descriptors: int
+    threads: int
+
+    def more_than(self, baseline: Resources) -> list[str]:
+        """Return what there is more of than before, in words."""
+        pairs = ((f.name, getattr(baseline, f.name), getattr(self, f.name)) for f in fields(self))
+        return [
+            f"{after} {name.replace('_', ' ')}, {before} before"
+            for name, before, after in pairs
+            if after > before
+        ]
+
+
+def count_resources() -> Resources:
+    """Count now."""
+    ours = descendants(os.getpid())
+    own_namespace = _namespace(os.getpid())
+    namespaces = {_namespace(pid) for pid in ours} - {own_namespace, ""}
+    prefix = f"{os.getpid()}-"
+    groups = [
+        entry
+        for directory in find_layout().directories()
+        for entry in directory.iterdir()
+        if entry.is_dir() and entry.name.startswith(prefix)
+    ]
+    base = runtime_directory()
+    files = [path for path in base.rglob("*") if path.relative_to(base).parts[0].startswith(prefix)]
+    return Resources(
+        host_mounts=_mounts("self"),
+        launcher_mounts=sum(_mounts(str(pid)) for pid in ours if _is_launcher(pid)),
+        processes=len(ours),
+        net_namespaces=len(namespaces),
+        control_groups=len(groups),
+        runtime_files=len(files),
+        descriptors=len(os.listdir("/proc/self/fd")),
+        threads=_threads(),
+    )
+
+
+async def wait_settled(baseline: Resources, within_s: float = _SETTLE_S) -> list[str]:
+    """Return what is still left over when everything had time to go; nothing if all is gone."""
+    deadline = time.monotonic() + within_s
+    while left := count_resources().more_than(baseline):
+        if time.monotonic() > deadline:
+            return left
+        await asyncio.sleep(_LOOK_AGAIN_S)
+    return []
+
+
+def descendants(ancestor: int) -> list[int]:
+    """Return the process numbers of everything started by `ancestor`, zombies included."""
+    children: dict[int, list[int]] = defaultdict(list)
+    for entry in os.listdir("/proc"):
+        if entry.isdigit() and (text := _read(f"/proc/{entry}/stat")):
+            # The name in parentheses may hold anything, also spaces and parentheses.
+            children[int(text.rpartition(")")[2].split()[1])].append(int(entry))
+    found, pending = [], [ancestor]
+    while pending:
+        below = children[pending.pop()]
+        found += below
+        pending += below
+    return found
+
+
+def launcher_pids() -> list[int]:
+    """Return the process numbers of this process's launchers."""
+    return [pid for pid in descendants(os.getpid()) if _is_launcher(pid)]
+
+
+def _is_launcher(pid: int) -> bool:
+    status = _read(f"/proc/{pid}/stat")
+    parent = status.rpartition(")")[2].split()[1] if status else ""
+    return parent == str(os.getpid()) and "\0zygote\0" in _read(f"/proc/{pid}/cmdline")
+
+
+def _threads() -> int:
+    """Threads of the loop's own executor stay by design, up to its fixed size."""
+    kept = sum(1 for thread in threading.enumerate() if thread.name.startswith("asyncio_"))
+    return len(os.listdir("/proc/self/task")) - kept
+
+
+def _namespace(pid: int) -> str:
+    try:
+        return os.readlink(f"/proc/{pid}/ns/net")
+    except OSError:
+        # It ended while we looked, or is a zombie, which has none.
+        return ""
+
+
+def _mounts(process: str) -> int:
+    return _read(f"/proc/{process}/mountinfo").count("\n")
+
+
+def _read(path: str) -> str:
+    try:
+        return Path(path).read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        # It ended while we looked.
+        return ""

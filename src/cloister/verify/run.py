@@ -1,0 +1,95 @@
+"""Runs the hostile catalogue and says of each case whether the wall held."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Collection
+from dataclasses import dataclass
+from typing import Literal
+
+from cloister.verify.arena import Arena
+from cloister.verify.canary import Canary
+from cloister.verify.case import CATALOGUE, NOT_TESTABLE, Case, NotApplicable, NotHeld, Severity
+from cloister.verify.cases import load_cases
+from cloister.verify.resources import count_resources, wait_settled
+
+__all__ = [
+    "HELD",
+    "NOT_APPLICABLE",
+    "NOT_HELD",
+    "NOT_TESTABLE",
+    "Outcome",
+    "run_case",
+    "run_catalogue",
+]
+
+Verdict = Literal["held", "NOT HELD", "not applicable"]
+HELD: Verdict = "held"
+NOT_HELD: Verdict = "NOT HELD"
+NOT_APPLICABLE: Verdict = "not applicable"
+
+_CASE_S = 90.0
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What came of one case; `detail` is empty when the wall held."""
+
+    id: str
+    title: str
+    severity: Severity
+    area: str
+    verdict: Verdict
+    detail: str
+    seconds: float
+
+
+async def run_catalogue(
+    only: Collection[str] | None = None, areas: Collection[str] | None = None
+) -> AsyncIterator[Outcome]:
+    """Run every case, or those named, or those of some areas, one after the other."""
+    load_cases()
+    for case in sorted(CATALOGUE, key=lambda case: case.id):
+        if (only is None or case.id in only) and (areas is None or case.area in areas):
+            yield await run_case(case)
+
+
+async def run_case(case: Case) -> Outcome:
+    """Run one case. It never raises: what goes wrong is a wall that was not shown to hold."""
+    begun = time.monotonic()
+    try:
+        async with asyncio.timeout(_CASE_S):
+            problems = await _attack(case)
+        verdict, detail = (NOT_HELD, "; ".join(problems)) if problems else (HELD, "")
+    except NotApplicable as reason:
+        verdict, detail = NOT_APPLICABLE, str(reason)
+    except NotHeld as reason:
+        verdict, detail = NOT_HELD, str(reason)
+    except TimeoutError:
+        verdict, detail = NOT_HELD, f"the case did not end within {_CASE_S:.0f} s"
+    except Exception as error:
+        verdict, detail = NOT_HELD, f"{type(error).__name__}: {error}"
+    seconds = time.monotonic() - begun
+    return Outcome(case.id, case.title, case.severity, case.area, verdict, detail, seconds)
+
+
+async def _attack(case: Case) -> list[str]:
+    """Return everything that is wrong after the case; its own assertion raises by itself."""
+    canary = Canary()
+    arena = Arena(canary)
+    try:
+        await canary.plant()
+        baseline = count_resources()
+        problems = []
+        try:
+            await case.attack(arena)
+        except NotHeld as reason:
+            problems.append(str(reason))
+        problems += await canary.fired()
+        for output in arena.outputs:
+            problems += [f"the secret of the {name} came out" for name in canary.leaks(output)]
+        left = await wait_settled(baseline)
+        return problems + [f"left behind: {what}" for what in left]
+    finally:
+        await canary.remove()
