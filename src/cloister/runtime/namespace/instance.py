@@ -10,6 +10,7 @@ import secrets
 import shutil
 import stat
 import tempfile
+import time
 from pathlib import Path
 
 from cloister.errors import HostError, LaunchFailed
@@ -19,6 +20,9 @@ from cloister.runtime.namespace.launcher import Launcher
 from cloister.runtime.namespace.layout import find_layout
 
 _LOCK = ".lock"
+# How long a sweep waits for killed processes to be gone, and how often it looks.
+_EMPTYING_S = 5.0
+_LOOK_S = 0.005
 
 
 class Instance:
@@ -81,7 +85,7 @@ class Instance:
         """Remove what is ours. The launcher must have ended."""
         if self.pool is not None:
             self.pool.close()
-        _remove_instance(self.base, self.name, self.layout.directories())
+        _remove_instance(self.base, self.name, self.layout.directories(), patience_s=0.0)
         os.close(self._lock)
 
     def abandon(self) -> None:
@@ -134,9 +138,10 @@ def sweep(base: Path, layout: Layout) -> list[str]:
             os.close(lock)
             continue
         name = path.name.removesuffix(_LOCK)
-        _remove_instance(base, name, (*_recorded_groups(lock), *layout.directories()))
+        directories = (*_recorded_groups(lock), *layout.directories())
+        if _remove_instance(base, name, directories, patience_s=_EMPTYING_S):
+            swept.append(name)
         os.close(lock)
-        swept.append(name)
     return swept
 
 
@@ -149,24 +154,40 @@ def _recorded_groups(lock: int) -> tuple[Path, ...]:
         return ()
 
 
-def _remove_instance(base: Path, name: str, directories: tuple[Path, ...]) -> None:
-    for directory in dict.fromkeys(directories):
-        if not directory.is_dir():
-            continue
-        for group in directory.glob(f"{name}.*"):
-            _remove_group(group)
+def _remove_instance(
+    base: Path, name: str, directories: tuple[Path, ...], *, patience_s: float
+) -> bool:
+    """Remove all of it; False if a group stayed busy. Then its lock stays, to be found again."""
+    existing = [path for path in dict.fromkeys(directories) if path.is_dir()]
+    groups = [group for directory in existing for group in directory.glob(f"{name}.*")]
     for record in base.glob(f"{name}.*.json"):
         record.unlink(missing_ok=True)
     shutil.rmtree(base / name, ignore_errors=True)
+    if not _remove_groups(groups, patience_s):
+        return False
     (base / (name + _LOCK)).unlink(missing_ok=True)
+    return True
 
 
-def _remove_group(group: Path) -> None:
-    kill = group / "cgroup.kill"
-    if kill.exists():
-        kill.write_text("1")
+def _remove_groups(groups: list[Path], patience_s: float) -> bool:
+    for group in groups:
+        kill = group / "cgroup.kill"
+        if kill.exists():
+            kill.write_text("1")
+    deadline = time.monotonic() + patience_s
+    busy = [group for group in groups if not _remove_group(group)]
+    while busy and time.monotonic() < deadline:
+        # A v1 group tells nobody when its last process has gone; asking again is the only way.
+        time.sleep(_LOOK_S)
+        busy = [group for group in busy if not _remove_group(group)]
+    return not busy
+
+
+def _remove_group(group: Path) -> bool:
     try:
         group.rmdir()
+    except FileNotFoundError:
+        return True
     except OSError:
-        # Its last process is on its way out; whoever sweeps next finds it empty.
-        return
+        return False
+    return True
