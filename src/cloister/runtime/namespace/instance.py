@@ -43,10 +43,7 @@ class Instance:
         base = runtime_directory()
         layout = find_layout()
         sweep(base, layout)
-        name = f"{os.getpid()}-{secrets.token_hex(4)}"
-        path = base / (name + _LOCK)
-        lock = os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600)
-        fcntl.flock(lock, fcntl.LOCK_EX)
+        name, lock = _new_lock(base)
         (base / name).mkdir(mode=0o700)
         instance = cls(base, name, lock, layout)
         instance.record()
@@ -93,6 +90,18 @@ class Instance:
         if self.pool is not None:
             self.pool.close()
         os.close(self._lock)
+
+
+def _new_lock(base: Path) -> tuple[str, int]:
+    while True:
+        name = f"{os.getpid()}-{secrets.token_hex(4)}"
+        path = base / (name + _LOCK)
+        lock = os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        # A sweep between these two lines took it for a dead one's: then nobody would find it.
+        if os.fstat(lock).st_nlink:
+            return name, lock
+        os.close(lock)
 
 
 def _pool(base: Path, sub_ids: SubIds | None) -> IdPool | None:
