@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from functools import partial
 
 from benches import ours
@@ -13,6 +14,7 @@ from benches.setting import Setting
 
 ARGV = ["/bin/true"]
 FLOOR_REPEATS = 3
+PAUSE_S = 0.04
 
 
 async def measure(setting: Setting) -> list[Row]:
@@ -25,13 +27,46 @@ async def measure(setting: Setting) -> list[Row]:
     except NotMeasurable as reason:
         absent["floor"] = str(reason)
     contest = await take_turns(contenders, setting.rounds(200))
-    return [
+    rows = [
         row_against(name, "ms", contest, peer, Bar.RATIO_AT_MOST, bar, absent)
         for name, peer, bar in (
             ("create, run, gone", "bwrap", 0.7),
             ("create, run, gone, above the floor", "floor", 2.0),
         )
     ]
+    return [*rows, await after_a_pause(setting)]
+
+
+async def after_a_pause(setting: Setting) -> Row:
+    """The same when nothing ran just before, as it is for most callers: shown, without a bar."""
+    name = f"create, run, gone, after {PAUSE_S * 1000:.0f} ms of rest"
+    if "bwrap" not in setting.peers:
+        return Row(name=name, unit="ms", why=f"bwrap: {setting.absent['bwrap']}")
+    contest = await take_turns(
+        {
+            "ours": rested(timed_ms(partial(ours.fresh, ARGV))),
+            "bwrap": rested(timed_ms(partial(setting.peers["bwrap"].fresh, ARGV))),
+        },
+        setting.rounds(60),
+    )
+    if "bwrap" in contest.dropped:
+        return Row(name=name, unit="ms", why=f"bwrap: {contest.dropped['bwrap']}")
+    return Row(
+        name=name,
+        unit="ms",
+        ours=contest.summaries["ours"].median,
+        peer_name="bwrap",
+        peer=contest.summaries["bwrap"].median,
+        spread=contest.summaries,
+    )
+
+
+def rested(turn: Turn) -> Turn:
+    async def turn_after_rest() -> float:
+        await asyncio.sleep(PAUSE_S)
+        return await turn()
+
+    return turn_after_rest
 
 
 async def floor_turn(setting: Setting) -> Turn:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import statistics
 import time
 from collections.abc import Awaitable, Callable, Mapping
@@ -47,7 +48,10 @@ class Contest:
 
 
 async def take_turns(contenders: Mapping[str, Turn], rounds: int) -> Contest:
-    """Measure A B A B ..., so that whatever else the machine does hits all of them alike.
+    """Measure in rounds, so that whatever else the machine does hits all contenders alike.
+
+    The order within a round is drawn anew, from a fixed seed: no one always comes after the
+    same one.
 
     Each contender warms up with one turn that is not counted; "ours" comes first. A slow one
     sits out most rounds, or it would leave the quick ones too few. A peer that fails drops out
@@ -57,8 +61,12 @@ async def take_turns(contenders: Mapping[str, Turn], rounds: int) -> Contest:
     sits_out: dict[str, int] = {}
     dropped: dict[str, str] = {}
     slow_s = SLOW_TURN_S
+    order = list(contenders.items())
+    draw = random.Random(0)
     for round_number in range(-1, rounds):
-        for name, turn in contenders.items():
+        if round_number >= 0:
+            draw.shuffle(order)
+        for name, turn in order:
             if name in dropped or round_number % sits_out.get(name, 1) != 0:
                 continue
             began = time.perf_counter()
