@@ -22,6 +22,7 @@ from cloister.model import (
     Trust,
     User,
     new_sandbox_id,
+    parse_bytes,
     parse_command,
     parse_cwd,
     parse_duration,
@@ -149,13 +150,14 @@ class Sandbox:
         program raises NotFound; a program that fails is a Result like any other.
         """
         data = stdin.encode() if isinstance(stdin, str) else stdin
+        kept_bytes = self.policy.limits.output if output is None else parse_bytes(output, "output")
         process = self._process(command, cwd, env, user, None, stdin=data is not None)
         self._enter()
         try:
             process.begin(tell=False, timeout_s=self._timeout(timeout))
             feeder = None if data is None else asyncio.create_task(_feed(process, data))
             try:
-                return await process.capture(self.policy.limits.output if output is None else output)
+                return await process.capture(kept_bytes)
             except GuestGone as error:
                 raise self._why_gone(error) from None
             finally:
