@@ -94,6 +94,9 @@ pub fn write(block: &mut Block, rule: Rule, name: &str, options: Options) {
         }
         Rule::Mknod => {
             block.argument(if name == "mknodat" { 2 } else { 1 });
+            if options.deny_set_id_bits {
+                block.if_any_bit(SET_ID_BITS, |b| b.errno(EPERM));
+            }
             block.mask(libc::S_IFMT);
             for kind in [0, libc::S_IFREG, libc::S_IFIFO, libc::S_IFSOCK] {
                 block.if_equal(kind, Block::allow);
