@@ -6,3 +6,6 @@ pub mod message;
 
 /// The one version number of the wire. Both ends must say the same.
 pub const GENERATION: u8 = 1;
+
+#[cfg(test)]
+pub mod tests;

@@ -1,0 +1,368 @@
+"""The host writes and reads exactly the bytes of wire/golden.txt; the tests of cell do the same."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cloister.errors import LaunchFailed, ProtocolViolation
+from cloister.runtime.namespace import launcher as launcher_room
+from cloister.runtime.namespace.ids import SubIds
+from cloister.runtime.namespace.launcher import Launched, Launcher
+from cloister.runtime.namespace.runtime import cell_binary
+from cloister.runtime.plan import Cgroup, Directory, HostMount, IdRange, Layer, Plan
+from cloister.sandbox import files, parcel
+from cloister.wire import (
+    Assembler,
+    Close,
+    Credit,
+    Data,
+    Exited,
+    Failed,
+    Hello,
+    Message,
+    Pong,
+    Started,
+    decode_message,
+)
+from cloister.wire.messages import (
+    Flag,
+    Operation,
+    Reach,
+    encode_close,
+    encode_credit,
+    encode_data,
+    encode_dial,
+    encode_file,
+    encode_ping,
+    encode_resize,
+    encode_signal,
+    encode_start,
+)
+
+PLAN = Plan(
+    stream_transport=True,
+    hostname="cell",
+    uid_map=(IdRange(0, 300_000, 65_536),),
+    gid_map=(IdRange(0, 300_000, 1000), IdRange(1000, 365_536, 64_536)),
+    allow_setgroups=True,
+    init_uid=0,
+    init_gid=1,
+    cgroups=(
+        Cgroup("/sys/fs/cgroup/memory/a", False, (("memory.limit_in_bytes", "1024"),)),
+        Cgroup("/sys/fs/cgroup/unified/a", True, ()),
+    ),
+    disk_bytes=1 << 31,
+    inodes=200_000,
+    shm_bytes=1 << 26,
+    layers=(Layer("/usr", "usr", True), Layer("/opt", "opt", False)),
+    links=(("bin", "usr/bin"),),
+    directories=(Directory("workspace", 1000, 1001, 0o755),),
+    mounts=(
+        HostMount(b"/srv/\xff", "data", False, None),
+        HostMount(b"/srv/w", "w", True, ((1, 300_001), (2, 300_002))),
+    ),
+    masks=("/proc/kcore",),
+    rlimits=((4, 0, 0), (7, 4096, 65_536)),
+    open_files=1024,
+    bounding=1,
+    guest_capabilities=2,
+    root_capabilities=4,
+    allow_ptrace=False,
+    deny_set_id_bits=True,
+    landlock=True,
+)
+
+FILE_DETAILS: dict[str, Any] = {
+    "other": b"/b",
+    "mode": 0o640,
+    "flags": Flag.REPLACE | Flag.PARENTS,
+    "offset": 1 << 40,
+    "length": 7,
+}
+
+WRITTEN: dict[str, bytes] = {
+    "to-guest-start": encode_start(
+        1,
+        uid=1000,
+        gid=1001,
+        pty=None,
+        tell=False,
+        stdin=True,
+        cwd=b"/workspace",
+        argv=(b"/bin/echo", b"", b"\xff"),
+        env=(b"A=1",),
+    ),
+    "to-guest-start-terminal": encode_start(
+        2, uid=0, gid=0, pty=(24, 80), tell=True, stdin=False, cwd=b"/", argv=(b"sh",), env=()
+    ),
+    "to-guest-signal-process": encode_signal(3, 1, Reach.PROCESS),
+    "to-guest-signal-group": encode_signal(3, 15, Reach.GROUP),
+    "to-guest-signal-tree": encode_signal(3, 9, Reach.TREE),
+    "to-guest-resize": encode_resize(4, 50, 132),
+    "to-guest-dial": encode_dial(5, 8080),
+    "to-guest-file": encode_file(6, Operation.MOVE, uid=1000, gid=1000, path=b"/a", **FILE_DETAILS),
+    "to-guest-data": encode_data(7, 0, b"in\x00\xff"),
+    "to-guest-data-empty": encode_data(7, 0, b""),
+    "to-guest-close": encode_close(8, 0),
+    "to-guest-credit": encode_credit(9, 2, 65_536),
+    "to-guest-ping": encode_ping(0xFFFF_FFFF),
+    "plan": PLAN.encoded,
+}
+
+READ: dict[str, tuple[int, Message]] = {
+    "from-guest-hello": (0, Hello(1)),
+    "from-guest-started": (1, Started(42)),
+    "from-guest-exited": (2, Exited(3, 0, 0, 4, 5, 6, 7, 8, 9)),
+    "from-guest-exited-signal": (3, Exited(0, 9, 3, 0, 0, (1 << 64) - 1, 0, 0, (1 << 32) - 1)),
+    "from-guest-failed": (4, Failed(2, "execute", b"/no/\xff")),
+    "from-guest-data": (5, Data(1, b"out\x00\xff")),
+    "from-guest-data-empty": (5, Data(2, b"")),
+    "from-guest-close": (6, Close(255)),
+    "from-guest-credit": (7, Credit(0, 262_144)),
+    "from-guest-pong": (0xFFFF_FFFF, Pong()),
+}
+
+PARCEL = (
+    parcel.Entry(parcel.DIRECTORY, 0o755, 1_700_000_000_000_000_001, 0, b"", b""),
+    parcel.Entry(parcel.DIRECTORY, 0o700, -1, 0, b"d", b""),
+    parcel.Entry(parcel.FILE, 0o640, 0, 3, b"d/f\xff", b""),
+    parcel.Entry(parcel.LINK, 0o777, 0, 0, b"d/l", b"../d"),
+)
+PARCEL_CONTENT = b"\x00\xffz"
+
+OTHERS = {
+    *("to-launcher-configure-root", "to-launcher-configure-ranges", "to-launcher-configure-single"),
+    *("to-launcher-launch", "to-launcher-destroy", "to-launcher-freeze"),
+    *("from-launcher-ready", "from-launcher-launched", "from-launcher-failed"),
+    *("from-launcher-gone", "from-launcher-frozen"),
+    *("parcel-tree", "parcel-file", "record", "change"),
+}
+
+
+@pytest.fixture(scope="module")
+def golden() -> dict[str, bytes]:
+    text = (Path(__file__).resolve().parents[2] / "wire" / "golden.txt").read_text()
+    pairs = [line.split(" ") for line in text.splitlines()]
+    assert len({name for name, _ in pairs}) == len(pairs), "a name is there twice"
+    return {name: bytes.fromhex(value) for name, value in pairs}
+
+
+def test_every_golden_line_is_checked_here(golden: dict[str, bytes]) -> None:
+    assert set(golden) == WRITTEN.keys() | READ.keys() | OTHERS
+
+
+@pytest.mark.parametrize("name", WRITTEN)
+def test_what_the_host_writes_is_golden(golden: dict[str, bytes], name: str) -> None:
+    assert WRITTEN[name].hex() == golden[name].hex()
+
+
+@pytest.mark.parametrize("name", READ)
+def test_what_the_guest_writes_is_understood(golden: dict[str, bytes], name: str) -> None:
+    (frame,) = Assembler().feed(golden[name])
+    assert (frame.id, decode_message(frame)) == READ[name]
+
+
+@pytest.mark.parametrize("name", READ)
+def test_one_byte_more_or_less_is_refused(golden: dict[str, bytes], name: str) -> None:
+    (frame,) = Assembler().feed(golden[name])
+    if "data" not in name:
+        with pytest.raises(ProtocolViolation):
+            decode_message(frame._replace(payload=frame.payload + b"\0"))
+    if frame.payload and name != "from-guest-data":
+        with pytest.raises(ProtocolViolation):
+            decode_message(frame._replace(payload=frame.payload[:-1]))
+
+
+def test_a_parcel_is_written_and_read(golden: dict[str, bytes]) -> None:
+    written = b"".join(
+        parcel.encode_entry(entry) + (PARCEL_CONTENT if entry.size else b"") for entry in PARCEL
+    )
+    assert (written + bytes((parcel.END,))).hex() == golden["parcel-tree"].hex()
+    assert asyncio.run(_read_parcel(golden["parcel-tree"])) == (list(PARCEL), PARCEL_CONTENT)
+
+
+async def _read_parcel(data: bytes) -> tuple[list[parcel.Entry], bytes]:
+    left = [data]
+
+    async def read() -> bytes:
+        return left.pop() if left else b""
+
+    source = parcel.Source(read)
+    entries, content = [], b""
+    while (entry := await source.entry()) is not None:
+        entries.append(entry)
+        async for chunk in parcel.content(source, entry.size):
+            content += chunk
+    return entries, content
+
+
+def test_a_single_file_is_packed_as_golden(golden: dict[str, bytes], tmp_path: Path) -> None:
+    path = tmp_path / "any-name"
+    path.write_bytes(b"one")
+    path.chmod(0o751)
+    os.utime(path, ns=(0, 1_234_567_890_123_456_789))
+    assert b"".join(parcel.pack(path, parcel.Summary())).hex() == golden["parcel-file"].hex()
+
+
+def test_a_record_is_understood(golden: dict[str, bytes]) -> None:
+    assert files._parse_entry(golden["record"][4:]) == files.Entry(
+        name="l\udcff",
+        kind=files.Kind.LINK,
+        size=9,
+        mode=0o777,
+        uid=1000,
+        gid=1001,
+        mtime_ns=-5,
+        target="/t",
+    )
+
+
+def test_a_change_is_understood(golden: dict[str, bytes]) -> None:
+    length, what, path = golden["change"][:4], golden["change"][4], golden["change"][5:]
+    assert int.from_bytes(length, "little") == 1 + len(path)
+    assert (what, path) == (files._READY, b"/")
+
+
+class Conversation:
+    """A launcher object whose far end is this test."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(launcher_room, "PUBLIC_ETC", ("ssl", "mime.types"))
+        monkeypatch.setattr(
+            launcher_room, "synthetic_files", lambda: (("etc/hosts", 0o644, b"x\n"),)
+        )
+        ours, self.far = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.process = subprocess.Popen(["/bin/true"], stderr=subprocess.PIPE)
+        self.launcher = Launcher(self.process, ours)
+
+    def heard(self) -> bytes:
+        return self.far.recv(1 << 20)
+
+    async def close(self) -> None:
+        self.far.close()
+        await self.launcher.close()
+
+
+@pytest.mark.parametrize(
+    ("name", "euid", "sub_ids"),
+    [
+        ("to-launcher-configure-root", 0, None),
+        (
+            "to-launcher-configure-ranges",
+            1000,
+            SubIds(
+                uids=((100_000, 65_536),),
+                gids=((200_000, 65_536), (300_000, 1)),
+                uid_helper="/usr/bin/newuidmap",
+                gid_helper="/usr/bin/newgidmap",
+            ),
+        ),
+        ("to-launcher-configure-single", 1000, None),
+    ],
+)
+async def test_the_launcher_is_configured_as_golden(
+    golden: dict[str, bytes],
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    euid: int,
+    sub_ids: SubIds | None,
+) -> None:
+    talk = Conversation(monkeypatch)
+    monkeypatch.setattr(os, "geteuid", lambda: euid)
+    waiting = asyncio.create_task(talk.launcher._configure(Path("/run/cloister/1"), sub_ids))
+    await asyncio.sleep(0)
+    assert talk.heard().hex() == golden[name].hex()
+    talk.far.send(golden["from-launcher-ready"])
+    await waiting
+    assert talk.launcher.landlock_version == 7
+    await talk.close()
+
+
+async def test_a_launch_is_asked_for_and_answered_as_golden(
+    golden: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    talk = Conversation(monkeypatch)
+    waiting = asyncio.create_task(talk.launcher.launch(11, b"plan", talk.far.fileno()))
+    await asyncio.sleep(0)
+    assert talk.heard().hex() == golden["to-launcher-launch"].hex()
+    talk.far.send(golden["from-launcher-launched"])
+    assert await waiting == Launched(4242, b"uid=0\n")
+    await talk.close()
+
+
+async def test_a_failed_launch_is_answered_as_golden(
+    golden: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    talk = Conversation(monkeypatch)
+    waiting = asyncio.create_task(talk.launcher.launch(11, b"plan", talk.far.fileno()))
+    await asyncio.sleep(0)
+    talk.heard()
+    talk.far.send(golden["from-launcher-failed"])
+    with pytest.raises(LaunchFailed) as caught:
+        await waiting
+    assert (caught.value.step, caught.value.errno) == ("pivot", 1)
+    assert "why \N{REPLACEMENT CHARACTER}" in str(caught.value)
+    await talk.close()
+
+
+async def test_an_end_is_asked_for_and_answered_as_golden(
+    golden: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    talk = Conversation(monkeypatch)
+    gone: list[int] = []
+    talk.launcher.on_gone = gone.append
+    talk.launcher._alive.add(11)
+    waiting = asyncio.create_task(talk.launcher.destroy(11))
+    await asyncio.sleep(0)
+    assert talk.heard().hex() == golden["to-launcher-destroy"].hex()
+    talk.far.send(golden["from-launcher-gone"])
+    await waiting
+    assert gone == [11]
+    await talk.close()
+
+
+async def test_a_freeze_is_asked_for_and_answered_as_golden(
+    golden: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    talk = Conversation(monkeypatch)
+    waiting = asyncio.create_task(talk.launcher.freeze(11, True))
+    await asyncio.sleep(0)
+    assert talk.heard().hex() == golden["to-launcher-freeze"].hex()
+    talk.far.send(golden["from-launcher-frozen"])
+    assert await waiting == 95
+    await talk.close()
+
+
+@pytest.mark.parametrize(
+    ("asked", "answered", "errno", "rest"),
+    [
+        ("to-launcher-destroy", "from-launcher-gone", 0, b"\0"),
+        ("to-launcher-freeze", "from-launcher-frozen", 3, b""),
+        ("to-launcher-launch", "from-launcher-failed", 22, None),
+    ],
+)
+def test_a_real_launcher_answers_in_the_golden_layout(
+    golden: dict[str, bytes], asked: str, answered: str, errno: int, rest: bytes | None
+) -> None:
+    """It knows no sandbox 11, so each answer is the golden one with another number in it."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    command = [cell_binary(), "zygote", str(theirs.fileno())]
+    process = subprocess.Popen(command, pass_fds=[theirs.fileno()])
+    with ours, theirs:
+        ours.settimeout(10)
+        ours.send(golden[asked])
+        answer = ours.recv(1 << 20)
+    assert process.wait(timeout=10) == 0
+    head = golden[answered][:9] + errno.to_bytes(4, "little")
+    assert answer[:13] == head
+    if rest is not None:
+        assert answer[13:] == rest
+    else:
+        assert answer[13:21] == b"\x04\0\0\0plan"
