@@ -161,7 +161,7 @@ def _waits(
 ) -> Callable[Concatenate[_Proxy, P], T]:
     """Turn an asynchronous method into one that returns when it is done."""
 
-    def call(self: _Proxy, *args: P.args, **kwargs: P.kwargs) -> T:
+    def call(self: _Proxy, /, *args: P.args, **kwargs: P.kwargs) -> T:
         return self._loop.wait(method(self._inner, *args, **kwargs))
 
     functools.update_wrapper(call, method)
@@ -171,7 +171,7 @@ def _waits(
 def _calls(method: Callable[Concatenate[A, P], T]) -> Callable[Concatenate[_Proxy, P], T]:
     """Turn a method that must run in the loop's thread into one for any thread."""
 
-    def call(self: _Proxy, *args: P.args, **kwargs: P.kwargs) -> T:
+    def call(self: _Proxy, /, *args: P.args, **kwargs: P.kwargs) -> T:
         async def inside() -> T:
             return method(self._inner, *args, **kwargs)
 
@@ -186,7 +186,7 @@ def _iterates(
 ) -> Callable[Concatenate[_Proxy, P], Iterator[T]]:
     """Turn an asynchronous generator into an ordinary one."""
 
-    def call(self: _Proxy, *args: P.args, **kwargs: P.kwargs) -> Iterator[T]:
+    def call(self: _Proxy, /, *args: P.args, **kwargs: P.kwargs) -> Iterator[T]:
         return _iterate(self._loop, method(self._inner, *args, **kwargs))
 
     functools.update_wrapper(call, method)

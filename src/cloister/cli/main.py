@@ -1,0 +1,58 @@
+"""The command `cloister`: its commands, its version, and how an error leaves it."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import click
+
+import cloister
+from cloister.cli.completion import completion
+from cloister.cli.doctor import doctor
+from cloister.cli.failures import report
+from cloister.cli.ps import ps
+from cloister.cli.run import run
+from cloister.cli.setup import setup
+from cloister.cli.shell import shell
+from cloister.cli.verify import verify
+
+
+def _print_version(command: click.Context, option: click.Parameter, wanted: bool) -> None:
+    if wanted and not command.resilient_parsing:
+        click.echo(f"cloister {cloister.__version__}")
+        command.exit()
+
+
+@click.group("cloister", context_settings={"help_option_names": ["-h", "--help"]})
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_print_version,
+    help="Print the version and leave.",
+)
+def commands() -> None:
+    """Run programs in an isolated, limited, offline sandbox.
+
+    `cloister run -- python3 -c 'print(1)'` is a complete one; every option only adds to it.
+    """
+
+
+for command in (run, shell, ps, doctor, verify, setup, completion):
+    commands.add_command(command)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command line and return the exit code."""
+    given = sys.argv[1:] if arguments is None else arguments
+    try:
+        code = commands.main(given, prog_name="cloister", standalone_mode=False)
+    except Exception as error:
+        if os.environ.get("CLOISTER_DEBUG") == "1":
+            raise
+        return report(error, given)
+    except KeyboardInterrupt:
+        return 130
+    return code if isinstance(code, int) else 0

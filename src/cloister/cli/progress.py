@@ -1,0 +1,60 @@
+"""Shows on a terminal how far a copy is, once it has taken long enough to wonder."""
+
+from __future__ import annotations
+
+import sys
+import time
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+if TYPE_CHECKING:
+    from rich.progress import Progress as RichProgress
+    from rich.progress import TaskID
+
+_PATIENCE_S = 1.0
+
+
+class Progress:
+    """A line that appears after a second and goes when the copy is done."""
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+        self._begun = time.monotonic()
+        self._shown: RichProgress | None = None
+        self._task: TaskID | None = None
+        self._wanted = sys.stderr is not None and sys.stderr.isatty()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._shown is not None:
+            self._shown.stop()
+
+    def tell(self, files: int, size_bytes: int) -> None:
+        """Take how much has been copied so far."""
+        if not self._wanted or time.monotonic() - self._begun < _PATIENCE_S:
+            return
+        if self._shown is None:
+            self._show()
+        if self._shown is not None and self._task is not None:
+            self._shown.update(self._task, completed=size_bytes, files=files)
+
+    def _show(self) -> None:
+        # Slow to import, and most copies are done by now.
+        from rich.console import Console
+        from rich.progress import DownloadColumn, Progress, SpinnerColumn, TextColumn
+        from rich.progress import TransferSpeedColumn as SpeedColumn
+
+        console = Console(stderr=True)
+        words = TextColumn("{task.description}", markup=False)
+        files = TextColumn("{task.fields[files]} files")
+        columns = (SpinnerColumn(), words, files, DownloadColumn(), SpeedColumn())
+        self._shown = Progress(*columns, console=console, transient=True)
+        self._task = self._shown.add_task(self._what, total=None, files=0)
+        self._shown.start()

@@ -1,0 +1,10 @@
+"""x"""
+
+from __future__ import annotations
+
+import click
+
+
+@click.command()
+def ps() -> None:
+    """x"""
