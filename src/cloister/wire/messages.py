@@ -19,6 +19,8 @@ HELLO, STARTED, EXITED, FAILED, PONG = range(32, 37)
 
 # A FAILED message names a step and, at most, one path.
 _MAX_TEXT = 8192
+# The kernel's own limit (include/linux/err.h); past a C int strerror() raises OverflowError.
+_MAX_ERRNO = 4095
 _EXITED = struct.Struct("<IBBQQQQQI")
 
 
@@ -218,6 +220,8 @@ def decode_message(frame: Frame) -> Message:
             message = Started(r.u32())
         case 35:
             errno, step, detail = r.u32(), r.bytes(_MAX_TEXT), r.bytes(_MAX_TEXT)
+            if errno > _MAX_ERRNO:
+                raise ProtocolViolation(f"error number {errno}; the limit is {_MAX_ERRNO}")
             message = Failed(errno, step.decode("ascii", "replace"), detail)
         case 36:
             message = Pong()
