@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 from types import TracebackType
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
     from cloister.sandbox.sandbox import Sandbox
 
 _INPUT, _OUTPUT = 0, 1
+# How long a clerk that was given up may take to clean up after itself.
+_TIDY_S = 1.0
 
 
 class Errand:
@@ -44,6 +47,7 @@ class Errand:
         self._sandbox = sandbox
         self._link = sandbox.link
         self._id = self._link.new_id()
+        self._takes_input = operation in (Operation.WRITE, Operation.PUT)
         self._frame = encode_file(
             self._id, operation, uid=user.uid, gid=user.gid, path=path, **details
         )
@@ -83,11 +87,21 @@ class Errand:
     ) -> None:
         self.input.close()
         self.output.close()
-        if not self._ended.done() and not self._link.closed:
-            # Given up half-way: the clerk may be waiting for something that never comes.
-            self._link.send(encode_signal(self._id, signal.SIGKILL, Reach.PROCESS))
-        self._link.forget(self._id)
-        self._sandbox._leave()
+        try:
+            if self._takes_input:
+                await self._wait_tidied()
+        finally:
+            if not self._ended.done() and not self._link.closed:
+                # Given up half-way: the clerk may be waiting for something that never comes.
+                self._link.send(encode_signal(self._id, signal.SIGKILL, Reach.PROCESS))
+            self._link.forget(self._id)
+            self._sandbox._leave()
+
+    async def _wait_tidied(self) -> None:
+        """A clerk whose input was cut takes its draft away; killed at once it would leave it."""
+        with contextlib.suppress(TimeoutError, CloisterError):
+            async with asyncio.timeout(_TIDY_S):
+                await asyncio.shield(self._ended)
 
     async def give(self, data: bytes) -> bool:
         """Feed the clerk; False when it has stopped listening, and says why at the end."""
