@@ -19,6 +19,7 @@ END, FILE, DIRECTORY, LINK = range(4)
 _HEAD = 21
 MAX_PATH = 4096
 _CHUNK = 1024 * 1024
+_MAX_SKIPPED = 1000
 
 Progress = Callable[[int, int], None]
 
@@ -37,11 +38,21 @@ class Entry:
 
 @dataclass(slots=True)
 class Summary:
-    """What a copy did: files and bytes copied, and what was left out with the reason."""
+    """What a copy did: files and bytes copied, and what was left out with the reason.
+
+    `skipped` holds the first thousand that were left out, `skipped_total` counts all.
+    """
 
     files: int = 0
     bytes: int = 0
     skipped: list[tuple[str, str]] = field(default_factory=list)
+    skipped_total: int = 0
+
+    def skip(self, path: str, why: str) -> None:
+        """Note what was left out. The guest chooses how many there are, and how long."""
+        self.skipped_total += 1
+        if len(self.skipped) < _MAX_SKIPPED:
+            self.skipped.append((path, why))
 
 
 def encode_entry(entry: Entry) -> bytes:
@@ -61,7 +72,7 @@ def pack(source: str | os.PathLike[str], summary: Summary) -> Iterator[bytes]:
         elif stat.S_ISREG(status.st_mode):
             yield from _pack_file(top, status, b"", summary)
         else:
-            summary.skipped.append((os.fsdecode(source), "neither a file nor a directory"))
+            summary.skip(os.fsdecode(source), "neither a file nor a directory")
     finally:
         os.close(top)
     yield bytes((END,))
@@ -77,12 +88,12 @@ def _pack_directory(directory: int, prefix: bytes, summary: Summary) -> Iterator
                 yield encode_entry(_entry(LINK, status, path, target=target))
                 continue
             if not stat.S_ISREG(status.st_mode) and not stat.S_ISDIR(status.st_mode):
-                summary.skipped.append((os.fsdecode(path), "neither a file nor a directory"))
+                summary.skip(os.fsdecode(path), "neither a file nor a directory")
                 continue
             flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
             fd = os.open(name, flags, dir_fd=directory)
         except OSError as error:
-            summary.skipped.append((os.fsdecode(path), error.strerror or str(error)))
+            summary.skip(os.fsdecode(path), error.strerror or str(error))
             continue
         try:
             status = os.fstat(fd)

@@ -169,8 +169,8 @@ class _Unpacker:
 
     def _link(self, at: int, name: bytes, entry: Entry, depth: int) -> None:
         if _leads_out(entry.target, depth):
-            self._summary.skipped.append(
-                (os.fsdecode(entry.path), f"link to {os.fsdecode(entry.target)}, outside the tree")
+            self._summary.skip(
+                os.fsdecode(entry.path), f"link to {os.fsdecode(entry.target)}, outside the tree"
             )
             return
         draft = b".cloister-" + secrets.token_hex(8).encode()
@@ -190,14 +190,19 @@ class _Unpacker:
 
 
 def _leads_out(target: bytes, depth: int) -> bool:
-    """Whether a link `depth` directories below the top could lead above it, or is absolute."""
+    """Whether a link `depth` directories below the top could lead above it, or is absolute.
+
+    `..` counts only at the beginning, where it climbs real directories: after a name it would
+    climb from wherever that name leads, and the name may be a link to the top itself.
+    """
     if not target or target.startswith(b"/") or b"\0" in target:
         return True
+    named = False
     for part in target.split(b"/"):
         if part == b"..":
             depth -= 1
-            if depth < 0:
+            if depth < 0 or named:
                 return True
         elif part not in (b"", b"."):
-            depth += 1
+            named = True
     return False
