@@ -172,7 +172,7 @@ class Files:
         entries = []
         async with errand:
             async for record in self._records(errand):
-                entries.append(_parse_entry(record))
+                entries.append(_require_name(_parse_entry(record)))
                 if len(entries) > limit:
                     raise ProtocolViolation(f"a listing of more than {limit} entries")
             await self._done(errand, path)
@@ -383,8 +383,8 @@ class Files:
                 yield pending[at + 4 : at + 4 + length]
                 at += 4 + length
             pending = pending[at:]
-        if pending:
-            await errand.wait()
+        if pending and await errand.wait() is None:
+            raise ProtocolViolation("a record ended in the middle")
 
     async def _done(self, errand: Errand, path: PathLike) -> None:
         failed = await errand.wait()
@@ -448,6 +448,13 @@ def _parse_entry(record: bytes) -> Entry:
         mtime_ns=mtime,
         target=os.fsdecode(target) if kind is Kind.LINK else None,
     )
+
+
+def _require_name(entry: Entry) -> Entry:
+    """Refuse a name that is more than a name: a caller will join it to a path of their own."""
+    if entry.name in ("", ".", "..") or "/" in entry.name or "\0" in entry.name:
+        raise ProtocolViolation(f"a listing with the name {quote(entry.name)}")
+    return entry
 
 
 _KINDS = {stat.S_IFREG: Kind.FILE, stat.S_IFDIR: Kind.DIRECTORY, stat.S_IFLNK: Kind.LINK}
