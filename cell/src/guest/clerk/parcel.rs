@@ -2,7 +2,7 @@
 //! then the content of a file; kind 0 ends it. The other end is `sandbox/parcel.py`.
 
 use super::entry::is;
-use super::plain::{make, open_regular};
+use super::plain::{make, open_regular, replace};
 use super::{on, read_exact, trouble, Trouble};
 use crate::sys::{fd, libc, mount};
 use crate::wire::codec::Writer;
@@ -168,30 +168,25 @@ fn link(full: &[u8], target: &[u8]) -> io::Result<()> {
 }
 
 fn receive_file(full: &[u8], mode: u32, size: u64, input: RawFd, buffer: &mut [u8]) -> Result<(), Trouble> {
-    let flags = libc::O_WRONLY | libc::O_CREAT | libc::O_TRUNC | libc::O_NONBLOCK | libc::O_NOFOLLOW;
-    let file = match fd::open(full, flags, 0o600) {
-        // The parent is made on demand: a single file may be sent into a place that is not there.
-        Err(error) if error.raw_os_error() == Some(libc::ENOENT) => {
-            let slash = full.iter().rposition(|b| *b == b'/').unwrap_or(0);
-            make(&full[..slash], 0o755, true)?;
-            fd::open(full, flags, 0o600).map_err(on(full))?
-        }
-        other => other.map_err(on(full))?,
-    };
-    if !is(&fd::fstat(&file)?, libc::S_IFREG) {
-        return Err(on(full)(io::Error::from_raw_os_error(libc::EINVAL)));
+    // The parent is made on demand: a single file may be sent into a place that is not there.
+    let parent = &full[..full.iter().rposition(|b| *b == b'/').unwrap_or(0)];
+    if !parent.is_empty() && mount::statat(libc::AT_FDCWD, parent, 0).is_err() {
+        make(parent, 0o755, true)?;
     }
-    let mut left = size;
-    while left > 0 {
-        let want = buffer.len().min(usize::try_from(left).unwrap_or(usize::MAX));
-        let n = fd::read(input, &mut buffer[..want])?;
-        if n == 0 {
-            return Err(trouble(libc::ECANCELED));
+    replace(full, mode, false, |file| {
+        let mut left = size;
+        while left > 0 {
+            let want = buffer.len().min(usize::try_from(left).unwrap_or(usize::MAX));
+            let n = fd::read(input, &mut buffer[..want])?;
+            if n == 0 {
+                return Err(trouble(libc::ECANCELED));
+            }
+            fd::write_all(file.as_raw_fd(), &buffer[..n])?;
+            left -= n as u64;
         }
-        fd::write_all(file.as_raw_fd(), &buffer[..n]).map_err(on(full))?;
-        left -= n as u64;
-    }
-    mount::fchmod(&file, mode).map_err(on(full))
+        Ok(())
+    })
+    .map_err(|trouble| if trouble.path.is_empty() { on(full)(trouble.error) } else { trouble })
 }
 
 fn read_name(input: RawFd) -> Result<Vec<u8>, Trouble> {
@@ -209,3 +204,6 @@ fn read_name(input: RawFd) -> Result<Vec<u8>, Trouble> {
     }
     Ok(name)
 }
+
+#[cfg(test)]
+mod tests;

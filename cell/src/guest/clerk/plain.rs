@@ -56,21 +56,28 @@ pub fn write(file: &File, input: RawFd) -> Result<(), Trouble> {
         }
         return take_chunks(input, &target);
     }
-    let mode = match mount::statat(libc::AT_FDCWD, &path, 0) {
+    replace(&path, file.mode, true, |target| take_chunks(input, target))
+}
+
+/// Fill a file under another name and rename it when it is complete: a reader sees the old content
+/// or the new, and a source that breaks off leaves the old. `keep_mode` of a file that is there.
+pub fn replace(path: &[u8], mode: u32, keep_mode: bool, fill: impl FnOnce(&OwnedFd) -> Result<(), Trouble>) -> Result<(), Trouble> {
+    let mode = match mount::statat(libc::AT_FDCWD, path, libc::AT_SYMLINK_NOFOLLOW) {
         Ok(stat) => match stat.st_mode & libc::S_IFMT {
-            libc::S_IFREG => stat.st_mode & 0o777,
+            libc::S_IFREG if keep_mode => stat.st_mode & 0o777,
+            libc::S_IFREG | libc::S_IFLNK => mode & 0o777,
             libc::S_IFDIR => return Err(trouble(libc::EISDIR)),
             _ => return Err(trouble(libc::EINVAL)),
         },
-        Err(error) if error.raw_os_error() == Some(libc::ENOENT) => file.mode & 0o777,
+        Err(error) if error.raw_os_error() == Some(libc::ENOENT) => mode & 0o777,
         Err(error) => return Err(error.into()),
     };
-    let draft = [path.as_slice(), format!(".cloister-{}", process::getpid()).as_bytes()].concat();
+    let draft = [path, format!(".cloister-{}", process::getpid()).as_bytes()].concat();
     match fd::open(&draft, libc::O_WRONLY | libc::O_CREAT | libc::O_EXCL, 0o600) {
         Ok(target) => {
-            let outcome = take_chunks(input, &target)
+            let outcome = fill(&target)
                 .and_then(|()| mount::fchmod(&target, mode).map_err(Trouble::from))
-                .and_then(|()| mount::renameat(libc::AT_FDCWD, &draft, libc::AT_FDCWD, &path, true).map_err(Trouble::from));
+                .and_then(|()| mount::renameat(libc::AT_FDCWD, &draft, libc::AT_FDCWD, path, true).map_err(Trouble::from));
             if outcome.is_err() {
                 mount::unlinkat(libc::AT_FDCWD, &draft, false)?;
             }
@@ -78,8 +85,8 @@ pub fn write(file: &File, input: RawFd) -> Result<(), Trouble> {
         }
         // No new names may be made here, or none this long: write in place, as an editor would.
         Err(error) if matches!(error.raw_os_error(), Some(libc::EACCES | libc::EPERM | libc::EROFS | libc::ENAMETOOLONG)) => {
-            let target = fd::open(&path, libc::O_WRONLY | libc::O_CREAT | libc::O_TRUNC | libc::O_NONBLOCK, mode)?;
-            take_chunks(input, &target)
+            let flags = libc::O_WRONLY | libc::O_CREAT | libc::O_TRUNC | libc::O_NONBLOCK | libc::O_NOFOLLOW;
+            fill(&fd::open(path, flags, mode)?)
         }
         Err(error) => Err(error.into()),
     }
