@@ -11,11 +11,12 @@ pub struct IdRange {
     pub count: u32,
 }
 
+/// What to write into one of the sandbox's control groups; `group` counts the launcher's list.
 #[derive(Debug)]
-pub struct Cgroup {
-    pub dir: Vec<u8>,
-    pub unified: bool,
-    pub writes: Vec<(Vec<u8>, Vec<u8>)>,
+pub struct Limit {
+    pub group: u8,
+    pub file: Vec<u8>,
+    pub value: Vec<u8>,
 }
 
 /// A host directory that becomes part of the root.
@@ -26,6 +27,8 @@ pub struct Layer {
     pub target: Vec<u8>,
     /// Owners shown as if the files belonged to the sandbox's own users.
     pub idmap: bool,
+    /// Below an overlay on the sandbox's own disk, for profiles in which somebody may write there.
+    pub writable: bool,
 }
 
 #[derive(Debug)]
@@ -62,7 +65,7 @@ pub struct Plan {
     pub allow_setgroups: bool,
     pub init_uid: u32,
     pub init_gid: u32,
-    pub cgroups: Vec<Cgroup>,
+    pub limits: Vec<Limit>,
     pub disk_bytes: u64,
     pub inodes: u64,
     pub shm_bytes: u64,
@@ -88,28 +91,24 @@ impl Plan {
         if r.u8()? != GENERATION {
             return Err(Malformed("the plan is of another generation"));
         }
+        // First what differs from one sandbox to the next, then what those of one policy share.
         let plan = Plan {
             stream_transport: r.flag()?,
-            hostname: r.bytes()?,
             uid_map: r.list(id_range)?,
             gid_map: r.list(id_range)?,
             allow_setgroups: r.flag()?,
             init_uid: r.u32()?,
             init_gid: r.u32()?,
-            cgroups: r.list(|r| {
-                Ok(Cgroup {
-                    dir: r.bytes()?,
-                    unified: r.flag()?,
-                    writes: r.list(|r| Ok((r.bytes()?, r.bytes()?)))?,
-                })
-            })?,
+            mounts: r.list(mount)?,
+            drill: drill(&mut r)?,
+            hostname: r.bytes()?,
+            limits: r.list(|r| Ok(Limit { group: r.u8()?, file: r.bytes()?, value: r.bytes()? }))?,
             disk_bytes: r.u64()?,
             inodes: r.u64()?,
             shm_bytes: r.u64()?,
-            layers: r.list(|r| Ok(Layer { source: r.bytes()?, target: r.bytes()?, idmap: r.flag()? }))?,
+            layers: r.list(|r| Ok(Layer { source: r.bytes()?, target: r.bytes()?, idmap: r.flag()?, writable: r.flag()? }))?,
             links: r.list(|r| Ok((r.bytes()?, r.bytes()?)))?,
             dirs: r.list(|r| Ok(Dir { path: r.bytes()?, uid: r.u32()?, gid: r.u32()?, mode: r.u32()? }))?,
-            mounts: r.list(mount)?,
             masks: r.list(Reader::bytes)?,
             rlimits: r.list(|r| Ok((r.u32()?, r.u64()?, r.u64()?)))?,
             open_files: r.u64()?,
@@ -119,7 +118,6 @@ impl Plan {
             allow_ptrace: r.flag()?,
             deny_set_id_bits: r.flag()?,
             landlock: r.flag()?,
-            drill: drill(&mut r)?,
         };
         r.end()?;
         plan.never_host_root()?;

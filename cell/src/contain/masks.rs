@@ -26,7 +26,8 @@ fn read_only(root: &NewRoot, path: &[u8]) -> io::Result<()> {
     mount::attach(&tree, &target)
 }
 
-/// Cover a file with the null device and a directory with an empty read-only one.
+/// Cover a file with the null device and a directory with an empty one; the launcher mounted both
+/// read-only, and copies of a mount keep its flags.
 fn mask(trees: &Trees, root: &NewRoot, path: &[u8]) -> io::Result<()> {
     let target = match mount::open_beneath(root.fd.as_raw_fd(), path, libc::O_PATH, 0, mount::Walk::NoLinks) {
         Err(error) if error.raw_os_error() == Some(libc::ENOENT) => return Ok(()),
@@ -35,7 +36,5 @@ fn mask(trees: &Trees, root: &NewRoot, path: &[u8]) -> io::Result<()> {
     let directory = crate::sys::fd::fstat(&target)?.st_mode & libc::S_IFMT == libc::S_IFDIR;
     let cover = if directory { trees.empty.as_raw_fd() } else { trees.null.as_raw_fd() };
     let tree = mount::open_tree(cover, b"")?;
-    let flags = mount::ATTR_RDONLY | mount::ATTR_NOSUID | mount::ATTR_NOEXEC;
-    mount::set_attributes(&tree, flags, None)?;
     mount::attach(&tree, &target)
 }

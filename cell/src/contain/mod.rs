@@ -12,13 +12,14 @@ pub mod step;
 
 use crate::plan::{Drill, Plan};
 use crate::sys::{process, socket, wall};
-use std::os::unix::io::{AsRawFd, OwnedFd};
+use std::os::unix::io::{OwnedFd, RawFd};
 use step::{refuse, At, LaunchError, Step};
 
 /// What the child of the launcher's clone holds: nothing else was inherited on purpose.
 pub struct Inheritance {
     pub control: OwnedFd,
-    pub sync: OwnedFd,
+    /// Owned by whoever reports the outcome over it.
+    pub sync: RawFd,
     /// The path of the launcher's private tmpfs.
     pub template: Vec<u8>,
 }
@@ -27,30 +28,30 @@ pub struct Inheritance {
 ///
 /// The order is the design: every step uses only what the steps above it left.
 pub fn contain(plan: &Plan, filter: &[wall::Instruction], held: &Inheritance) -> Result<Vec<u8>, LaunchError> {
-    step(plan, Step::Fds, || session::close_inherited(held))?;
-    step(plan, Step::Session, session::fresh)?;
-    step(plan, Step::Keyring, wall::join_new_keyring)?;
-    let trees = step(plan, Step::Gate, || root::wait_for_trees(plan, held.sync.as_raw_fd(), &held.template))?;
-    step(plan, Step::CgroupView, || wall::unshare(crate::sys::libc::CLONE_NEWCGROUP))?;
-    step(plan, Step::Identity, || session::become_guest_root(plan))?;
-    step(plan, Step::Hostname, || wall::set_hostname(&plan.hostname))?;
-    step(plan, Step::Loopback, socket::raise_loopback)?;
-    let new_root = step(plan, Step::Root, || root::build(plan, &trees))?;
-    step(plan, Step::Devices, || devices::attach(plan, &trees, &new_root))?;
-    step(plan, Step::Proc, || masks::mount_proc(plan, &trees, &new_root))?;
-    step(plan, Step::Mounts, || root::attach_mounts(plan, &trees, &new_root))?;
-    step(plan, Step::Pivot, || root::pivot(trees, new_root))?;
-    step(plan, Step::Rlimits, || session::set_limits(plan))?;
-    step(plan, Step::Capabilities, || capabilities::keep_only(plan))?;
-    step(plan, Step::NoNewPrivileges, session::forbid_new_privileges)?;
-    step(plan, Step::Landlock, || landlock::restrict(plan))?;
-    step(plan, Step::Seccomp, || wall::load_filter(filter))?;
-    step(plan, Step::Posture, || posture::verify(plan))
+    step(plan.drill, Step::Fds, || session::close_inherited(held))?;
+    step(plan.drill, Step::Session, session::fresh)?;
+    step(plan.drill, Step::Keyring, wall::join_new_keyring)?;
+    let trees = step(plan.drill, Step::Handover, || root::wait_for_trees(plan, held.sync, &held.template))?;
+    step(plan.drill, Step::CgroupView, || wall::unshare(crate::sys::libc::CLONE_NEWCGROUP))?;
+    step(plan.drill, Step::Identity, || session::become_guest_root(plan))?;
+    step(plan.drill, Step::Hostname, || wall::set_hostname(&plan.hostname))?;
+    step(plan.drill, Step::Loopback, socket::raise_loopback)?;
+    let new_root = step(plan.drill, Step::Root, || root::build(plan, &trees))?;
+    step(plan.drill, Step::Devices, || devices::attach(plan, &trees, &new_root))?;
+    step(plan.drill, Step::Proc, || masks::mount_proc(plan, &trees, &new_root))?;
+    step(plan.drill, Step::Mounts, || root::attach_mounts(plan, &trees, &new_root))?;
+    step(plan.drill, Step::Pivot, || root::pivot(trees, new_root))?;
+    step(plan.drill, Step::Rlimits, || session::set_limits(plan))?;
+    step(plan.drill, Step::Capabilities, || capabilities::keep_only(plan))?;
+    step(plan.drill, Step::NoNewPrivileges, session::forbid_new_privileges)?;
+    step(plan.drill, Step::Landlock, || landlock::restrict(plan))?;
+    step(plan.drill, Step::Seccomp, || wall::load_filter(filter))?;
+    step(plan.drill, Step::Posture, || posture::verify(plan))
 }
 
 /// Perform one step, or what a drill asks for in its place.
-pub fn step<T>(plan: &Plan, step: Step, act: impl FnOnce() -> std::io::Result<T>) -> Result<T, LaunchError> {
-    match plan.drill {
+pub fn step<T>(drill: Drill, step: Step, act: impl FnOnce() -> std::io::Result<T>) -> Result<T, LaunchError> {
+    match drill {
         Drill::Fail(at) if at == step => {
             Err(refuse(crate::sys::libc::EPERM, "a drill asked this step to fail")).at(step)
         }

@@ -42,7 +42,7 @@ pub fn wait_for_trees(plan: &Plan, sync: RawFd, template: &[u8]) -> io::Result<T
     let mounts = layers.split_off(plan.layers.len());
     let template = fd::open(template, libc::O_PATH | libc::O_DIRECTORY, 0)?;
     let inside = |name: &str| fd::openat(template.as_raw_fd(), name, libc::O_PATH | libc::O_NOFOLLOW, 0);
-    Ok(Trees { devices: inside("dev")?, empty: inside("empty")?, null: inside("dev/null")?, template, layers, mounts })
+    Ok(Trees { devices: inside("dev")?, empty: inside("empty")?, null: inside("null")?, template, layers, mounts })
 }
 
 /// The last byte of the launcher's side of the hand-over.
@@ -74,9 +74,14 @@ pub fn build(plan: &Plan, trees: &Trees) -> io::Result<NewRoot> {
     }
     let root = NewRoot { fd: fd::open("root", libc::O_PATH | libc::O_DIRECTORY, 0)? };
     populate(plan, &root)?;
-    for (index, layer) in plan.layers.iter().enumerate() {
-        if !layer.target.is_empty() {
+    for (index, layer) in plan.layers.iter().enumerate().filter(|(_, layer)| !layer.target.is_empty()) {
+        if layer.writable {
             overlay(index, layer, &trees.layers[index], Some(&root))?;
+        } else {
+            // Nobody inside may write here: the bare mount is the same, and its names are already
+            // in the host's memory, where those of a fresh overlay are not.
+            let target = open_target(&root, &layer.target)?;
+            mount::attach(&trees.layers[index], &target).map_err(|e| during(e, format!("attaching {}", String::from_utf8_lossy(&layer.source))))?;
         }
     }
     Ok(root)

@@ -9,20 +9,19 @@ use std::os::unix::io::AsRawFd;
 
 /// Standard streams go too: the guest has no terminal and no log of the host's.
 pub fn close_inherited(held: &Inheritance) -> io::Result<()> {
-    fd::close_all_but(&[held.control.as_raw_fd(), held.sync.as_raw_fd()])
+    fd::close_all_but(&[held.control.as_raw_fd(), held.sync])
 }
 
+/// Signals are as the launcher has them: every action the default one, every signal blocked.
 pub fn fresh() -> io::Result<()> {
-    process::default_signals();
-    process::block_all_signals()?;
     process::setsid()?;
     process::umask(0o022);
     wall::reset_priority()?;
     wall::set_rlimit(libc::RLIMIT_CORE, 0, 0)?;
-    not_dumpable()?;
     die_with_launcher()
 }
 
+/// Not before the launcher is done with us: it could no longer open our files in /proc.
 fn not_dumpable() -> io::Result<()> {
     process::prctl(libc::PR_SET_DUMPABLE, 0).map(|_| ())
 }

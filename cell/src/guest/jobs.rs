@@ -6,6 +6,7 @@ use super::slots::{Said, Slots};
 use super::spawn::STEPS;
 use super::tree;
 use crate::sys::fd::{self, Wait};
+use crate::sys::kept::Launch;
 use crate::sys::process::{Ended, Pid};
 use crate::sys::{libc, mount, process};
 use crate::wire::message::{Exited, Reach, ToHost};
@@ -23,7 +24,8 @@ pub struct Job {
     pub slot: usize,
     /// Processes the sandbox had ever started when this one began.
     pub before: u32,
-    pub keeper: bool,
+    /// What a program was started with, in use until its keeper has been reaped. None: a clerk.
+    pub launch: Option<Box<Launch>>,
     pub terminal: Option<Terminal>,
     /// Ends when the program has been executed.
     pub starting: Option<OwnedFd>,
@@ -82,9 +84,9 @@ impl Jobs {
             // It ended while the request was on its way.
             None => return,
         };
-        let program = if job.keeper { self.slots.pid(job.slot) } else { job.pid };
+        let program = if job.launch.is_some() { self.slots.pid(job.slot) } else { job.pid };
         let outcome = match reach {
-            Reach::Tree => tree::kill(job.pid, job.keeper),
+            Reach::Tree => tree::kill(job.pid, job.launch.is_some()),
             Reach::Group if program > 1 => process::kill(-program, signal),
             Reach::Process if program > 1 => process::kill(program, signal),
             _ => Ok(()),
@@ -117,13 +119,14 @@ impl Jobs {
             Some(job) => job,
         };
         let before = job.before;
+        let killed_keeper = matches!(self.slots.said(job.slot), Said::Nothing);
         let message = match self.slots.said(job.slot) {
             Said::Failed { errno, step, detail } => {
                 let step = STEPS.get(usize::from(step)).copied().unwrap_or("");
                 ToHost::Failed { errno: errno as u32, step: step.as_bytes().to_vec(), detail }
             }
             Said::Ended(status) => self.exited(before, status, ended),
-            Said::Nothing if job.keeper && job.orphan.is_none() && self.slots.pid(job.slot) > 0 => {
+            Said::Nothing if job.launch.is_some() && job.orphan.is_none() && self.slots.pid(job.slot) > 0 => {
                 // The keeper was killed; the program is now our own child.
                 job.orphan = Some(self.slots.pid(job.slot));
                 return Ok(());
@@ -133,8 +136,12 @@ impl Jobs {
         for duct in ducts.iter_mut().filter(|duct| duct.job == id) {
             duct.last_words();
         }
-        if let Some(job) = self.by_id.remove(&id) {
+        if let Some(mut job) = self.by_id.remove(&id) {
             self.slots.give_back(job.slot);
+            if killed_keeper {
+                // Its program may still be between clone and execute, in our memory.
+                std::mem::forget(job.launch.take());
+            }
         }
         link.say(id, &message)
     }

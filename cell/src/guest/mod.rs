@@ -6,7 +6,6 @@
 mod clerk;
 mod duct;
 mod jobs;
-mod keeper;
 mod link;
 mod slots;
 mod spawn;
@@ -29,6 +28,28 @@ pub struct House {
     pub root_caps: u64,
     pub open_files: u64,
     pub change_identity: bool,
+}
+
+impl House {
+    /// The user to become, or None where the sandbox has one id and this is it.
+    pub fn identity(&self, uid: u32, gid: u32) -> io::Result<Option<(u32, u32)>> {
+        if self.change_identity {
+            return Ok(Some((uid, gid)));
+        }
+        if (uid, gid) != (process::getuid(), process::getgid()) {
+            return Err(io::Error::from_raw_os_error(libc::EPERM));
+        }
+        Ok(None)
+    }
+
+    /// No capabilities but the profile's, and those only for the sandbox's root.
+    pub fn capabilities(&self, uid: u32) -> u64 {
+        if uid == 0 {
+            self.root_caps
+        } else {
+            0
+        }
+    }
 }
 
 struct Guest {
@@ -125,6 +146,9 @@ impl Guest {
             }
             ToGuest::Dial { port } => {
                 let outcome = spawn::dial(&self.house, &mut self.ducts, id, port, fds);
+                if outcome.is_ok() {
+                    self.link.say(id, &ToHost::Started { pid: 0 })?;
+                }
                 self.answer(id, outcome)
             }
             ToGuest::Signal { signal, reach } => {

@@ -1,5 +1,6 @@
 //! Where a forked child writes what became of it, in memory shared until it executes.
 
+use crate::sys::kept::Mailbox;
 use crate::sys::shared::SharedBytes;
 use std::io;
 
@@ -23,13 +24,18 @@ pub enum Said {
 }
 
 pub struct Slots {
-    bytes: SharedBytes,
+    bytes: &'static SharedBytes,
+    mailbox: &'static Mailbox<'static>,
     used: Vec<bool>,
 }
 
 impl Slots {
     pub fn new() -> io::Result<Slots> {
-        Ok(Slots { bytes: SharedBytes::new(SLOT * COUNT)?, used: vec![false; COUNT] })
+        // There is one guest in a process and it never ends before the process does: what children
+        // write into may as well live for ever.
+        let bytes: &'static SharedBytes = Box::leak(Box::new(SharedBytes::new(SLOT * COUNT)?));
+        let mailbox = Box::leak(Box::new(Mailbox { bytes, program: PID, status: NUMBER, failure: LENGTH }));
+        Ok(Slots { bytes, mailbox, used: vec![false; COUNT] })
     }
 
     pub fn take(&mut self) -> Option<usize> {
@@ -43,9 +49,9 @@ impl Slots {
         self.used[index] = false;
     }
 
-    pub fn ended(&self, index: usize, status: i32) {
-        self.number(index, NUMBER, status);
-        self.bytes.write(index * SLOT + STATE, &[2]);
+    /// Where the keeper of a program writes, and the place of this slot in it.
+    pub fn mailbox(&self, index: usize) -> (&'static Mailbox<'static>, usize) {
+        (self.mailbox, index * SLOT)
     }
 
     pub fn failed(&self, index: usize, step: u8, errno: i32, detail: &[u8]) {
@@ -57,10 +63,6 @@ impl Slots {
     }
 
     /// The program's own process, as its keeper knows it.
-    pub fn set_pid(&self, index: usize, pid: i32) {
-        self.number(index, PID, pid);
-    }
-
     pub fn pid(&self, index: usize) -> i32 {
         self.get(index, PID)
     }

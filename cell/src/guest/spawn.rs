@@ -2,12 +2,10 @@
 
 use super::duct::Duct;
 use super::jobs::{Job, Jobs, Terminal};
-use super::keeper;
-use super::slots::Slots;
 use super::{House, Refused};
-use crate::sys::{cstring, fd, libc, mount, process, socket, wall};
+use crate::sys::kept::Launch;
+use crate::sys::{cstring, fd, libc, mount, socket};
 use crate::wire::message::Start;
-use std::ffi::CString;
 use std::io;
 use std::os::unix::io::{AsRawFd, OwnedFd, RawFd};
 
@@ -15,13 +13,8 @@ pub const STDIN: u8 = 0;
 pub const STDOUT: u8 = 1;
 pub const STDERR: u8 = 2;
 
-/// What a child says it was doing when it failed; the host shows the name.
-pub const STEPS: &[&str] = &["", "terminal", "streams", "identity", "directory", "execute", "file"];
-const AT_TERMINAL: u8 = 1;
-const AT_STREAMS: u8 = 2;
-const AT_IDENTITY: u8 = 3;
-const AT_DIRECTORY: u8 = 4;
-const AT_EXECUTE: u8 = 5;
+/// The names of `Doing`, and of what a clerk does; the host shows them.
+pub const STEPS: &[&str] = &["", "terminal", "streams", "identity", "directory", "execute", "file", "fork"];
 
 /// The child's three streams, and the guest's ends where the guest carries the bytes itself.
 struct Streams {
@@ -36,14 +29,13 @@ pub fn start(house: &House, jobs: &mut Jobs, ducts: &mut Vec<Duct>, id: u32, sta
         None if house.stream_transport => piped(id, start).map_err(Refused::at("streams"))?,
         None => given(start, fds).map_err(Refused::at("streams"))?,
     };
-    let program = Program::prepare(start).map_err(Refused::at("execute"))?;
+    let numbers = [streams.child[0].as_raw_fd(), streams.child[1].as_raw_fd(), streams.child[2].as_raw_fd()];
+    let mut launch = prepare(house, start, numbers, streams.terminal.is_some()).map_err(Refused::at("execute"))?;
     let told = if start.tell { Some(fd::pipe().map_err(Refused::at("streams"))?) } else { None };
     let before = jobs.processes_so_far();
     let slot = jobs.slots.take().ok_or(Refused { step: "execute", errno: libc::EAGAIN })?;
-    let pid = match process::fork() {
-        Ok(0) => {
-            in_keeper(&jobs.slots, slot, house, start, &program, &streams);
-        }
+    let (mailbox, place) = jobs.slots.mailbox(slot);
+    let pid = match launch.start(mailbox, place) {
         Ok(pid) => pid,
         Err(error) => {
             jobs.slots.give_back(slot);
@@ -51,63 +43,28 @@ pub fn start(house: &House, jobs: &mut Jobs, ducts: &mut Vec<Duct>, id: u32, sta
         }
     };
     ducts.extend(streams.ducts);
-    jobs.insert(id, Job { pid, slot, before, keeper: true, terminal: streams.terminal, starting: told.map(|(read, _)| read), orphan: None });
+    let starting = told.map(|(read, _)| read);
+    jobs.insert(id, Job { pid, slot, before, launch: Some(launch), terminal: streams.terminal, starting, orphan: None });
     Ok(())
 }
 
-fn in_keeper(slots: &Slots, slot: usize, house: &House, start: &Start, program: &Program, streams: &Streams) -> ! {
-    if keeper::adopt_orphans().is_err() {
-        process::exit(1);
-    }
-    match process::fork() {
-        Ok(0) => in_program(slots, slot, house, start, program, streams),
-        Ok(pid) => keeper::keep(slots, slot, pid),
-        Err(error) => {
-            slots.failed(slot, AT_EXECUTE, crate::sys::errno_of(&error), b"fork");
-            process::exit(1)
-        }
-    }
-}
-
-/// In the program's process, up to the moment it executes.
-fn in_program(slots: &Slots, slot: usize, house: &House, start: &Start, program: &Program, streams: &Streams) -> ! {
-    let (step, error) = match prepare(house, start, streams) {
-        Ok(()) => program.execute(),
-        Err(failed) => failed,
+/// Everything the program needs, laid out before the clone so that its process allocates nothing.
+fn prepare(house: &House, start: &Start, streams: [RawFd; 3], terminal: bool) -> io::Result<Box<Launch>> {
+    let invalid = || io::Error::from_raw_os_error(libc::EINVAL);
+    let name = start.argv.first().filter(|name| !name.is_empty()).ok_or_else(invalid)?;
+    let all = |list: &[Vec<u8>]| list.iter().map(cstring).collect::<io::Result<Vec<_>>>();
+    let candidates = if name.contains(&b'/') {
+        vec![cstring(name)?]
+    } else {
+        let path = start.env.iter().find_map(|entry| entry.strip_prefix(b"PATH=")).unwrap_or(b"/usr/bin:/bin");
+        path.split(|byte| *byte == b':')
+            .filter(|dir| !dir.is_empty())
+            .map(|dir| cstring([dir, b"/", name].concat()))
+            .collect::<io::Result<Vec<_>>>()?
     };
-    slots.failed(slot, step, crate::sys::errno_of(&error), b"");
-    process::exit(127)
-}
-
-fn prepare(house: &House, start: &Start, streams: &Streams) -> Result<(), (u8, io::Error)> {
-    let at = |step: u8| move |error: io::Error| (step, error);
-    process::setsid().map_err(at(AT_STREAMS))?;
-    // Lifted out of the way first: a stream may arrive under the number of another's target.
-    let mut high = Vec::new();
-    for stream in &streams.child {
-        high.push(fd::dup_above(stream.as_raw_fd(), 10).map_err(at(AT_STREAMS))?);
-    }
-    for (stream, number) in high.iter().zip(0..) {
-        fd::dup_to(stream.as_raw_fd(), number as RawFd).map_err(at(AT_STREAMS))?;
-    }
-    if streams.terminal.is_some() {
-        fd::take_terminal(0).map_err(at(AT_TERMINAL))?;
-    }
-    become_workload(house, start.uid, start.gid).map_err(at(AT_IDENTITY))?;
-    process::chdir(&cstring(&start.cwd).map_err(at(AT_DIRECTORY))?).map_err(at(AT_DIRECTORY))
-}
-
-/// The identity of everything that is not the guest: the named user, no capabilities but the
-/// profile's, and those only for the sandbox's root.
-pub fn become_workload(house: &House, uid: u32, gid: u32) -> io::Result<()> {
-    wall::set_rlimit(libc::RLIMIT_NOFILE, house.open_files, house.open_files)?;
-    if house.change_identity {
-        process::become_user(uid, gid, false)?;
-    } else if (uid, gid) != (process::getuid(), process::getgid()) {
-        return Err(io::Error::from_raw_os_error(libc::EPERM));
-    }
-    wall::set_capabilities(if uid == 0 { house.root_caps } else { 0 })?;
-    process::unblock_signals()
+    let identity = house.identity(start.uid, start.gid)?;
+    let capabilities = house.capabilities(start.uid);
+    Launch::new(streams, terminal, identity, capabilities, house.open_files, cstring(&start.cwd)?, candidates, all(&start.argv)?, all(&start.env)?)
 }
 
 fn given(start: &Start, fds: Vec<OwnedFd>) -> io::Result<Streams> {
@@ -179,44 +136,4 @@ pub fn dial(house: &House, ducts: &mut Vec<Duct>, id: u32, port: u16, fds: Vec<O
         ducts.push(duct.map_err(&refused)?);
     }
     Ok(())
-}
-
-/// Argument and environment strings, made before the fork so that the child allocates nothing.
-struct Program {
-    candidates: Vec<CString>,
-    argv: Vec<CString>,
-    env: Vec<CString>,
-}
-
-impl Program {
-    fn prepare(start: &Start) -> io::Result<Program> {
-        let invalid = || io::Error::from_raw_os_error(libc::EINVAL);
-        let name = start.argv.first().filter(|name| !name.is_empty()).ok_or_else(invalid)?;
-        let all = |list: &[Vec<u8>]| list.iter().map(cstring).collect::<io::Result<Vec<_>>>();
-        let candidates = if name.contains(&b'/') {
-            vec![cstring(name)?]
-        } else {
-            let path = start.env.iter().find_map(|entry| entry.strip_prefix(b"PATH=")).unwrap_or(b"/usr/bin:/bin");
-            path.split(|byte| *byte == b':')
-                .filter(|dir| !dir.is_empty())
-                .map(|dir| cstring([dir, b"/", name].concat()))
-                .collect::<io::Result<Vec<_>>>()?
-        };
-        Ok(Program { candidates, argv: all(&start.argv)?, env: all(&start.env)? })
-    }
-
-    /// Try each place on the path, as a shell would; a found but forbidden program is the answer
-    /// only if nothing better follows.
-    fn execute(&self) -> (u8, io::Error) {
-        let mut answer = io::Error::from_raw_os_error(libc::ENOENT);
-        for candidate in &self.candidates {
-            let error = process::execve(candidate, &self.argv, &self.env);
-            match error.raw_os_error() {
-                Some(libc::ENOENT | libc::ENOTDIR) => {}
-                Some(libc::EACCES) => answer = error,
-                _ => return (AT_EXECUTE, error),
-            }
-        }
-        (AT_EXECUTE, answer)
-    }
 }

@@ -95,18 +95,6 @@ pub fn lseek(fd: RawFd, offset: i64) -> io::Result<()> {
     Ok(())
 }
 
-pub fn dup_to(from: RawFd, to: RawFd) -> io::Result<()> {
-    if from == to {
-        // dup2 onto itself would leave close-on-exec set.
-        // SAFETY: clears a flag on an open descriptor.
-        check(unsafe { libc::fcntl(from, libc::F_SETFD, 0) } as libc::c_long)?;
-        return Ok(());
-    }
-    // SAFETY: `to` is one of 0, 1, 2 in a freshly forked child, owned by nobody else there.
-    check(unsafe { libc::dup2(from, to) } as libc::c_long)?;
-    Ok(())
-}
-
 /// Duplicate to a number of at least `floor`, close-on-exec.
 pub fn dup_above(fd: RawFd, floor: RawFd) -> io::Result<OwnedFd> {
     // SAFETY: creates a new descriptor.
@@ -166,12 +154,6 @@ pub fn unlock_pty(master: &impl AsRawFd) -> io::Result<u32> {
     // SAFETY: TIOCGPTN writes one unsigned int.
     check(unsafe { libc::ioctl(master.as_raw_fd(), libc::TIOCGPTN, &mut number) } as libc::c_long)?;
     Ok(number)
-}
-
-pub fn take_terminal(fd: RawFd) -> io::Result<()> {
-    // SAFETY: makes the descriptor the controlling terminal of this session.
-    check(unsafe { libc::ioctl(fd, libc::TIOCSCTTY, 0) } as libc::c_long)?;
-    Ok(())
 }
 
 pub struct Epoll(OwnedFd);

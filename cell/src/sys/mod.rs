@@ -4,6 +4,7 @@
 //! strings, makes one call, and reports the kernel's answer.
 
 pub mod fd;
+pub mod kept;
 pub mod mount;
 pub mod process;
 pub mod shared;

@@ -287,3 +287,11 @@ pub fn chmodat(dir: RawFd, path: &[u8], mode: u32) -> io::Result<()> {
     check(unsafe { libc::fchmodat(dir, path.as_ptr(), mode, 0) } as libc::c_long)?;
     Ok(())
 }
+
+/// A character device; the mode is as given, whatever the umask.
+pub fn make_device(dir: RawFd, path: &[u8], mode: u32, device: u64) -> io::Result<()> {
+    let name = cstring(path)?;
+    // SAFETY: NUL-terminated path.
+    check(unsafe { libc::mknodat(dir, name.as_ptr(), libc::S_IFCHR | mode, device) } as libc::c_long)?;
+    chmodat(dir, path, mode)
+}

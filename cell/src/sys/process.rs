@@ -131,12 +131,6 @@ pub fn umask(mask: u32) {
     unsafe { libc::umask(mask) };
 }
 
-pub fn chdir(path: &CString) -> io::Result<()> {
-    // SAFETY: `path` is NUL-terminated and outlives the call.
-    check(unsafe { libc::chdir(path.as_ptr()) } as libc::c_long)?;
-    Ok(())
-}
-
 /// Execute; returns only the reason it could not.
 pub fn execve(program: &CString, argv: &[CString], env: &[CString]) -> io::Error {
     let pointers = |list: &[CString]| {

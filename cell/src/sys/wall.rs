@@ -51,15 +51,12 @@ pub fn reset_priority() -> io::Result<()> {
 
 /// Remove from the bounding set every capability that is not in `keep`.
 pub fn drop_bounding(keep: u64) -> io::Result<()> {
-    for capability in 0..64u64 {
-        // SAFETY: plain integers; EINVAL marks the end of the capabilities this kernel knows.
-        let held = unsafe { libc::prctl(libc::PR_CAPBSET_READ, capability, 0u64, 0u64, 0u64) };
-        if held < 0 {
-            return if capability > 30 { Ok(()) } else { Err(io::Error::last_os_error()) };
-        }
-        if held == 1 && keep & (1 << capability) == 0 {
-            super::process::prctl(libc::PR_CAPBSET_DROP, capability)?;
-        }
+    for capability in (0..64u64).filter(|capability| keep & (1 << capability) == 0) {
+        match super::process::prctl(libc::PR_CAPBSET_DROP, capability) {
+            // Past the last one this kernel knows. What is left is read back later.
+            Err(error) if capability > 30 && error.raw_os_error() == Some(libc::EINVAL) => return Ok(()),
+            other => other?,
+        };
     }
     Ok(())
 }

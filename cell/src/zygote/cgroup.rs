@@ -1,35 +1,40 @@
 //! Control groups: made and filled by the launcher, so that limits hold before the guest exists.
 
-use crate::contain::step::during;
-use crate::plan::Cgroup;
-use crate::sys::process::Pid;
+use crate::contain::step::{during, refuse};
+use crate::plan::Limit;
 use crate::sys::{fd, libc, mount};
 use std::io;
 use std::os::unix::io::{AsRawFd, OwnedFd};
 
-/// The groups of one sandbox, one in each hierarchy that limits it.
+/// A directory that groups are made in; `unified` is the v2 hierarchy.
+pub struct Parent {
+    pub dir: Vec<u8>,
+    pub unified: bool,
+}
+
+/// The groups of one sandbox, one in each hierarchy.
 #[derive(Default)]
 pub struct Groups {
     made: Vec<Vec<u8>>,
     unified: Option<OwnedFd>,
-    joined_by_clone: Option<usize>,
+    /// Where the child writes itself into the groups that clone cannot place it in.
+    doors: Vec<OwnedFd>,
 }
 
 impl Groups {
-    /// Make every group and write its limits. On an error the caller drops what was made.
-    pub fn make(&mut self, wanted: &[Cgroup]) -> io::Result<()> {
-        for group in wanted {
-            let name = String::from_utf8_lossy(&group.dir).into_owned();
-            mount::mkdirat(libc::AT_FDCWD, &group.dir, 0o755).map_err(|e| during(e, format!("making {name}")))?;
-            if group.unified {
-                self.joined_by_clone = Some(self.made.len());
-                self.unified = Some(fd::open(&group.dir, libc::O_RDONLY | libc::O_DIRECTORY, 0)?);
-            }
-            self.made.push(group.dir.clone());
-            for (file, value) in &group.writes {
-                write(&group.dir, file, value).map_err(|e| {
-                    during(e, format!("writing {} to {name}/{}", String::from_utf8_lossy(value), String::from_utf8_lossy(file)))
-                })?;
+    /// Make every group. On an error the caller removes what was made.
+    pub fn make(&mut self, parents: &[Parent], name: &str) -> io::Result<()> {
+        for parent in parents {
+            let mut dir = parent.dir.clone();
+            dir.push(b'/');
+            dir.extend_from_slice(name.as_bytes());
+            let words = || format!("making {}", String::from_utf8_lossy(&dir));
+            mount::mkdirat(libc::AT_FDCWD, &dir, 0o755).map_err(|e| during(e, words()))?;
+            self.made.push(dir.clone());
+            if parent.unified {
+                self.unified = Some(fd::open(&dir, libc::O_RDONLY | libc::O_DIRECTORY, 0)?);
+            } else {
+                self.doors.push(fd::open([&dir[..], b"/cgroup.procs"].concat(), libc::O_WRONLY, 0)?);
             }
         }
         Ok(())
@@ -40,12 +45,21 @@ impl Groups {
         self.unified.as_ref().map(AsRawFd::as_raw_fd)
     }
 
-    pub fn join(&self, pid: Pid) -> io::Result<()> {
-        for (index, dir) in self.made.iter().enumerate() {
-            if self.joined_by_clone != Some(index) {
-                write(dir, b"cgroup.procs", pid.to_string().as_bytes())
-                    .map_err(|e| during(e, format!("joining {}", String::from_utf8_lossy(dir))))?;
-            }
+    pub fn doors(&self) -> &[OwnedFd] {
+        &self.doors
+    }
+
+    /// The child has gone through them.
+    pub fn close_doors(&mut self) {
+        self.doors.clear();
+    }
+
+    pub fn limit(&self, limits: &[Limit]) -> io::Result<()> {
+        for limit in limits {
+            let dir = self.made.get(usize::from(limit.group)).ok_or_else(|| refuse(libc::EINVAL, "a limit names no group"))?;
+            write(dir, &limit.file, &limit.value).map_err(|e| {
+                during(e, format!("writing {} to {}", String::from_utf8_lossy(&limit.value), String::from_utf8_lossy(&limit.file)))
+            })?;
         }
         Ok(())
     }
@@ -63,6 +77,7 @@ impl Groups {
     /// True once all are gone. A group stays busy until the kernel has forgotten its last process.
     pub fn remove(&mut self) -> io::Result<bool> {
         self.unified = None;
+        self.doors.clear();
         let mut busy = Vec::new();
         for dir in std::mem::take(&mut self.made) {
             match mount::unlinkat(libc::AT_FDCWD, &dir, true) {

@@ -1,11 +1,13 @@
-//! One launch: the launcher's half of the steps, and the cell it leaves behind.
+//! One launch: a spare guest, begun in advance, is given a plan and taken through the steps that
+//! need the launcher's rights.
 
-use super::cgroup::Groups;
+use super::cgroup::{Groups, Parent};
 use super::rootless;
 use crate::contain::root::GO;
+use crate::contain::seccomp::rules::Options;
 use crate::contain::step::{during, errno, refuse, LaunchError, Step};
 use crate::contain::{contain, step, Inheritance};
-use crate::plan::{IdRange, Mount, Plan};
+use crate::plan::{Drill, IdRange, Mount, Plan};
 use crate::sys::process::{Forked, Pid};
 use crate::sys::wall::Instruction;
 use crate::sys::{fd, libc, mount, process, socket};
@@ -16,9 +18,20 @@ use std::os::unix::io::{AsRawFd, OwnedFd, RawFd};
 const NAMESPACES: i32 =
     libc::CLONE_NEWUSER | libc::CLONE_NEWNS | libc::CLONE_NEWPID | libc::CLONE_NEWNET | libc::CLONE_NEWIPC | libc::CLONE_NEWUTS;
 const MAX_REPORT: usize = 256 * 1024;
+pub const MAX_PLAN: usize = 128 * 1024;
 
-/// A sandbox as the launcher knows it.
+/// What every guest is begun with, whatever its plan will say.
+pub struct Nursery {
+    pub template: Vec<u8>,
+    pub name: String,
+    pub parents: Vec<Parent>,
+    pub filters: Vec<(Options, Vec<Instruction>)>,
+}
+
+/// A sandbox as the launcher knows it; before it has a plan, a spare.
 pub struct Cell {
+    /// The number in the names of its control groups.
+    pub group: u64,
     pub pid: Pid,
     pub pidfd: OwnedFd,
     pub sync: OwnedFd,
@@ -33,57 +46,124 @@ pub enum Report {
     Silent,
 }
 
-/// Clone a guest and take it through the steps that need the launcher's rights.
-pub fn launch(plan: Plan, control: OwnedFd, template: &[u8], filter: &[Instruction]) -> Result<Cell, LaunchError> {
-    let mut groups = Groups::default();
-    let outcome = begin(&plan, control, template, filter, &mut groups);
-    let (pid, pidfd, sync) = match outcome {
-        Ok(begun) => begun,
-        Err(error) => {
-            abandon(&mut groups, None);
-            return Err(error);
+impl Nursery {
+    /// Begin a guest: its control groups and its namespaces, which are what takes longest. It
+    /// enters the groups itself, because the kernel can let whoever writes there wait.
+    pub fn begin(&self, group: u64, drill: Drill) -> Result<Cell, LaunchError> {
+        let mut groups = Groups::default();
+        match self.clone_guest(group, drill, &mut groups) {
+            Ok((pid, pidfd, sync)) => {
+                groups.close_doors();
+                Ok(Cell { group, pid, pidfd, sync, groups, reaped: false, status: 0 })
+            }
+            Err(error) => {
+                abandon(&mut groups, None);
+                Err(error)
+            }
         }
-    };
-    let finished = step(&plan, Step::Join, || groups.join(pid))
-        .and_then(|()| step(&plan, Step::Ids, || write_maps(&plan, pid)))
-        .and_then(|()| step(&plan, Step::Trees, || send_trees(&plan, pid, sync.as_raw_fd())));
-    if let Err(error) = finished {
-        abandon(&mut groups, Some((pid, &pidfd)));
-        return Err(error);
     }
-    Ok(Cell { pid, pidfd, sync, groups, reaped: false, status: 0 })
+
+    fn clone_guest(&self, group: u64, drill: Drill, groups: &mut Groups) -> Result<(Pid, OwnedFd, OwnedFd), LaunchError> {
+        step(drill, Step::Cgroup, || groups.make(&self.parents, &format!("{}.{group}", self.name)))?;
+        step(drill, Step::Clone, || {
+            let (ours, theirs) = socket::pair(libc::SOCK_SEQPACKET)?;
+            match process::clone_into(NAMESPACES, groups.clone_target())? {
+                Forked::Parent { pid, pidfd } => Ok((pid, pidfd, ours)),
+                Forked::Child => self.become_guest(theirs, groups, drill),
+            }
+        })
+    }
+
+    /// In the child: from here on nothing returns to the launcher.
+    fn become_guest(&self, sync: OwnedFd, groups: &Groups, drill: Drill) -> ! {
+        let number = sync.as_raw_fd();
+        let outcome = step(drill, Step::Join, || join(groups))
+            .and_then(|()| step(drill, Step::Gate, || wait_for_plan(number)))
+            .and_then(|(plan, control)| {
+                let options = Options { allow_ptrace: plan.allow_ptrace, deny_set_id_bits: plan.deny_set_id_bits };
+                let filter = self.filters.iter().find(|(known, _)| *known == options).map(|(_, filter)| filter.as_slice());
+                let held = Inheritance { control, sync: number, template: self.template.clone() };
+                contain(&plan, filter.unwrap_or(&[]), &held).map(|facts| (facts, plan, held.control))
+            });
+        let mut report = Writer::default();
+        match &outcome {
+            Ok((facts, _, _)) => report.u8(1).bytes(facts),
+            Err(error) => report.u8(2).bytes(error.step.name().as_bytes()).u32(errno(&error.source) as u32).bytes(error.detail.as_bytes()),
+        };
+        let told = socket::send(number, &report.bytes, &[]);
+        drop(sync);
+        match outcome {
+            Ok((_, plan, control)) if told.is_ok() => crate::guest::serve(control, &plan),
+            _ => process::exit(1),
+        }
+    }
 }
 
-fn begin(
-    plan: &Plan,
-    control: OwnedFd,
-    template: &[u8],
-    filter: &[Instruction],
-    groups: &mut Groups,
-) -> Result<(Pid, OwnedFd, OwnedFd), LaunchError> {
-    step(plan, Step::Cgroup, || groups.make(&plan.cgroups))?;
-    step(plan, Step::Clone, || {
-        let (ours, theirs) = socket::pair(libc::SOCK_SEQPACKET)?;
-        match process::clone_into(NAMESPACES, groups.clone_target())? {
-            Forked::Parent { pid, pidfd } => Ok((pid, pidfd, ours)),
-            Forked::Child => become_guest(plan, filter, Inheritance { control, sync: theirs, template: template.to_vec() }),
-        }
-    })
+/// Zero means whoever writes it.
+fn join(groups: &Groups) -> io::Result<()> {
+    for door in groups.doors() {
+        fd::write_all(door.as_raw_fd(), b"0").map_err(|e| during(e, "entering a control group"))?;
+    }
+    Ok(())
 }
 
-/// In the child: from here on nothing returns to the launcher.
-fn become_guest(plan: &Plan, filter: &[Instruction], held: Inheritance) -> ! {
-    let mut report = Writer::default();
-    let outcome = contain(plan, filter, &held);
-    match &outcome {
-        Ok(facts) => report.u8(1).bytes(facts),
-        Err(error) => report.u8(2).bytes(error.step.name().as_bytes()).u32(errno(&error.source) as u32).bytes(error.detail.as_bytes()),
-    };
-    if socket::send(held.sync.as_raw_fd(), &report.bytes, &[]).is_err() || outcome.is_err() {
-        process::exit(1);
+fn wait_for_plan(sync: RawFd) -> io::Result<(Plan, OwnedFd)> {
+    let mut buffer = vec![0u8; MAX_PLAN];
+    let mut fds = Vec::new();
+    let n = socket::receive(sync, &mut buffer, &mut fds)?;
+    if n == 0 {
+        // The launcher ended: so does what it had begun.
+        process::exit(0);
     }
-    drop(held.sync);
-    crate::guest::serve(held.control, plan)
+    let plan = Plan::decode(&buffer[..n]).map_err(|malformed| refuse(libc::EINVAL, malformed.0))?;
+    match fds.pop() {
+        Some(control) => Ok((plan, control)),
+        None => Err(refuse(libc::EPROTO, "a plan without a control socket")),
+    }
+}
+
+impl Cell {
+    /// Give a spare its plan.
+    pub fn furnish(&self, plan: &Plan, bytes: &[u8], control: &OwnedFd) -> Result<(), LaunchError> {
+        let drill = plan.drill;
+        step(drill, Step::Limits, || self.groups.limit(&plan.limits))?;
+        step(drill, Step::Ids, || write_maps(plan, self.pid))?;
+        step(drill, Step::Trees, || {
+            socket::send(self.sync.as_raw_fd(), bytes, &[control.as_raw_fd()])?;
+            send_trees(plan, self.pid, self.sync.as_raw_fd())
+        })
+    }
+
+    /// End a cell that never became a sandbox, and leave nothing of it.
+    pub fn discard(mut self) {
+        abandon(&mut self.groups, Some((self.pid, &self.pidfd)));
+    }
+
+    /// Kill by descriptor: a number could name an innocent process by now. The first process of
+    /// a process namespace takes all others with it.
+    pub fn kill(&self) -> io::Result<()> {
+        if self.reaped {
+            return Ok(());
+        }
+        match process::pidfd_kill(&self.pidfd, libc::SIGKILL) {
+            Err(error) if error.raw_os_error() == Some(libc::ESRCH) => Ok(()),
+            other => other,
+        }
+    }
+
+    pub fn freeze(&self, frozen: bool) -> io::Result<()> {
+        self.groups.freeze(frozen)
+    }
+
+    pub fn read_report(&mut self) -> io::Result<Report> {
+        let mut buffer = vec![0u8; MAX_REPORT];
+        let mut none = Vec::new();
+        let n = socket::receive(self.sync.as_raw_fd(), &mut buffer, &mut none)?;
+        if n == 0 {
+            return Ok(Report::Silent);
+        }
+        Ok(parse_report(&buffer[..n]).unwrap_or(Report::Silent))
+    }
 }
 
 fn write_maps(plan: &Plan, pid: Pid) -> io::Result<()> {
@@ -164,34 +244,6 @@ fn abandon(groups: &mut Groups, child: Option<(Pid, &OwnedFd)>) {
             Ok(false) => std::thread::yield_now(),
             _ => break,
         }
-    }
-}
-
-impl Cell {
-    /// Kill by descriptor: a number could name an innocent process by now. The first process of
-    /// a process namespace takes all others with it.
-    pub fn kill(&self) -> io::Result<()> {
-        if self.reaped {
-            return Ok(());
-        }
-        match process::pidfd_kill(&self.pidfd, libc::SIGKILL) {
-            Err(error) if error.raw_os_error() == Some(libc::ESRCH) => Ok(()),
-            other => other,
-        }
-    }
-
-    pub fn freeze(&self, frozen: bool) -> io::Result<()> {
-        self.groups.freeze(frozen)
-    }
-
-    pub fn read_report(&mut self) -> io::Result<Report> {
-        let mut buffer = vec![0u8; MAX_REPORT];
-        let mut none = Vec::new();
-        let n = socket::receive(self.sync.as_raw_fd(), &mut buffer, &mut none)?;
-        if n == 0 {
-            return Ok(Report::Silent);
-        }
-        Ok(parse_report(&buffer[..n]).unwrap_or(Report::Silent))
     }
 }
 

@@ -1,5 +1,6 @@
 //! What the host tells the launcher: `u8 kind | u64 id | payload`, one message a packet.
 
+use super::cgroup::Parent;
 use crate::wire::codec::{Malformed, Reader};
 
 pub const CONFIGURE: u8 = 1;
@@ -32,6 +33,11 @@ pub enum Ids {
 pub struct Configuration {
     pub directory: Vec<u8>,
     pub ids: Ids,
+    /// Control groups are called `NAME.NUMBER`, so that a later start finds what is ours.
+    pub name: Vec<u8>,
+    pub groups: Vec<Parent>,
+    /// Sandboxes begun in advance, waiting for a plan.
+    pub spares: u8,
     /// Names below the host's /etc that tell how programs work and nothing about the host.
     pub etc: Vec<Vec<u8>>,
     pub files: Vec<SyntheticFile>,
@@ -70,6 +76,9 @@ fn configuration(r: &mut Reader<'_>) -> Result<Configuration, Malformed> {
     Ok(Configuration {
         directory,
         ids,
+        name: r.bytes()?,
+        groups: r.list(|r| Ok(Parent { dir: r.bytes()?, unified: r.flag()? }))?,
+        spares: r.u8()?,
         etc: r.list(Reader::bytes)?,
         files: r.list(|r| Ok(SyntheticFile { path: r.bytes()?, mode: r.u32()?, content: r.bytes()? }))?,
     })

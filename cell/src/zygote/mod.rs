@@ -11,11 +11,11 @@ pub mod template;
 
 use crate::contain::seccomp::{self, rules::Options};
 use crate::contain::step::{errno, LaunchError, Step};
-use crate::plan::Plan;
+use crate::plan::{Drill, Plan};
 use crate::sys::fd::Epoll;
 use crate::sys::{libc, process, socket, wall};
 use crate::wire::codec::Writer;
-use launch::Cell;
+use launch::{Cell, Nursery};
 use message::{Request, FAILED, FROZEN, GONE, LAUNCHED, READY};
 use std::collections::HashMap;
 use std::io;
@@ -29,9 +29,10 @@ const RETRY_MS: i32 = 2;
 pub struct Zygote {
     host: OwnedFd,
     epoll: Epoll,
-    template: Vec<u8>,
-    syscalls: Vec<seccomp::table::Line>,
-    filters: Vec<(Options, Vec<wall::Instruction>)>,
+    nursery: Nursery,
+    spares: Vec<Cell>,
+    wanted_spares: usize,
+    next_group: u64,
     cells: HashMap<u64, Cell>,
 }
 
@@ -44,10 +45,15 @@ pub fn serve(control: RawFd) -> io::Result<()> {
     // Signals of a terminal are for the program that started us; we end when it closes the socket.
     process::block_all_signals()?;
     let syscalls = seccomp::table::lines().map_err(|text| io::Error::new(io::ErrorKind::InvalidData, text))?;
+    let variants = [(false, false), (false, true), (true, false), (true, true)];
+    let filters = variants
+        .map(|(allow_ptrace, deny_set_id_bits)| Options { allow_ptrace, deny_set_id_bits })
+        .map(|options| (options, seccomp::compile(&syscalls, options)))
+        .to_vec();
     let epoll = Epoll::new()?;
     epoll.add(host.as_raw_fd(), HOST, libc::EPOLLIN)?;
-    let mut zygote = Zygote { host, epoll, template: Vec::new(), syscalls, filters: Vec::new(), cells: HashMap::new() };
-    zygote.run()
+    let nursery = Nursery { template: Vec::new(), name: String::new(), parents: Vec::new(), filters };
+    Zygote { host, epoll, nursery, spares: Vec::new(), wanted_spares: 0, next_group: 1, cells: HashMap::new() }.run()
 }
 
 impl Zygote {
@@ -56,7 +62,12 @@ impl Zygote {
         let mut open = true;
         while open || !self.cells.is_empty() {
             let lingering = self.cells.values().any(|cell| cell.reaped);
-            self.epoll.wait(&mut ready, if lingering { RETRY_MS } else { -1 })?;
+            let short = open && self.spares.len() < self.wanted_spares;
+            // A spare is begun only when nobody waits for anything else.
+            self.epoll.wait(&mut ready, if short { 0 } else if lingering { RETRY_MS } else { -1 })?;
+            if ready.is_empty() && short {
+                self.begin_spare();
+            }
             for token in &ready {
                 if *token == HOST {
                     if open && !self.serve_host()? {
@@ -71,6 +82,30 @@ impl Zygote {
             self.sweep_lingering()?;
         }
         Ok(())
+    }
+
+    /// A spare that cannot be begun is not an error: the launch that needs it says what is wrong.
+    fn begin_spare(&mut self) {
+        self.next_group += 1;
+        match self.nursery.begin(self.next_group, Drill::None) {
+            Ok(cell) => self.spares.push(cell),
+            Err(_) => self.wanted_spares = 0,
+        }
+    }
+
+    /// The oldest spare that is still alive, or a guest begun now.
+    fn take_cell(&mut self, drill: Drill) -> Result<Cell, LaunchError> {
+        let rehearsed = matches!(drill, Drill::Fail(step) | Drill::Pause(step) if step.is_before_plan());
+        while !rehearsed && !self.spares.is_empty() {
+            let mut spare = self.spares.remove(0);
+            match process::reap(spare.pid, false) {
+                Ok(None) => return Ok(spare),
+                _ => spare.reaped = true,
+            }
+            spare.discard();
+        }
+        self.next_group += 1;
+        self.nursery.begin(self.next_group, drill)
     }
 
     /// One request. False when the host is gone.
@@ -91,7 +126,10 @@ impl Zygote {
         match request {
             Request::Configure(configuration) => {
                 let outcome = rootless::enter(&configuration).and_then(|()| template::build(&configuration));
-                self.template = configuration.directory;
+                self.nursery.template = configuration.directory;
+                self.nursery.name = String::from_utf8_lossy(&configuration.name).into_owned();
+                self.nursery.parents = configuration.groups;
+                self.wanted_spares = usize::from(configuration.spares);
                 match outcome {
                     Ok(()) => self.tell(READY, 0, |w| {
                         w.u32(wall::landlock_version());
@@ -131,28 +169,18 @@ impl Zygote {
         if self.cells.contains_key(&id) {
             return self.tell_failed(id, b"plan", libc::EEXIST, "this sandbox number is in use");
         }
-        let template = self.template.clone();
-        let filter = self.filter(Options { allow_ptrace: plan.allow_ptrace, deny_set_id_bits: plan.deny_set_id_bits });
-        match launch::launch(plan, control, &template, filter) {
-            Ok(cell) => {
-                self.epoll.add(cell.sync.as_raw_fd(), token(id, true), libc::EPOLLIN)?;
-                self.epoll.add(cell.pidfd.as_raw_fd(), token(id, false), libc::EPOLLIN)?;
-                self.cells.insert(id, cell);
-                Ok(())
-            }
-            Err(error) => self.tell_launch_error(id, &error),
-        }
-    }
-
-    fn filter(&mut self, options: Options) -> &[wall::Instruction] {
-        let index = match self.filters.iter().position(|(known, _)| *known == options) {
-            Some(index) => index,
-            None => {
-                self.filters.push((options, seccomp::compile(&self.syscalls, options)));
-                self.filters.len() - 1
-            }
+        let cell = match self.take_cell(plan.drill) {
+            Ok(cell) => cell,
+            Err(error) => return self.tell_launch_error(id, &error),
         };
-        &self.filters[index].1
+        if let Err(error) = cell.furnish(&plan, bytes, &control) {
+            cell.discard();
+            return self.tell_launch_error(id, &error);
+        }
+        self.epoll.add(cell.sync.as_raw_fd(), token(id, true), libc::EPOLLIN)?;
+        self.epoll.add(cell.pidfd.as_raw_fd(), token(id, false), libc::EPOLLIN)?;
+        self.cells.insert(id, cell);
+        Ok(())
     }
 
     /// The child reported, or ended.
@@ -165,10 +193,10 @@ impl Zygote {
         if report {
             let outcome = cell.read_report()?;
             self.epoll.remove(cell.sync.as_raw_fd())?;
-            let pid = cell.pid;
+            let (pid, group) = (cell.pid, cell.group);
             match outcome {
                 launch::Report::Ready(facts) => self.tell(LAUNCHED, id, |w| {
-                    w.u32(pid as u32).bytes(&facts);
+                    w.u32(pid as u32).u64(group).bytes(&facts);
                 })?,
                 launch::Report::Failed { step, errno, detail } => self.tell_failed(id, &step, errno, &detail)?,
                 launch::Report::Silent => {
@@ -205,6 +233,9 @@ impl Zygote {
     }
 
     fn end_all(&mut self) -> io::Result<()> {
+        for spare in self.spares.drain(..) {
+            spare.discard();
+        }
         for cell in self.cells.values() {
             cell.kill()?;
         }

@@ -7,7 +7,9 @@ use crate::sys::{fd, libc, mount};
 use std::io;
 use std::os::unix::io::AsRawFd;
 
-const DEVICES: &[&str] = &["null", "zero", "full", "random", "urandom", "tty"];
+/// Name and minor number; null to urandom have major 1, the terminal of a process has 5.
+const DEVICES: &[(&str, u32, u32)] =
+    &[("null", 1, 3), ("zero", 1, 5), ("full", 1, 7), ("random", 1, 8), ("urandom", 1, 9), ("tty", 5, 0)];
 const LINKS: &[(&str, &str)] = &[
     ("/proc/self/fd", "dev/fd"),
     ("/proc/self/fd/0", "dev/stdin"),
@@ -29,15 +31,15 @@ pub fn build(configuration: &Configuration) -> io::Result<()> {
     for name in ["dev", "dev/pts", "dev/shm", "empty", "cell", "etc"] {
         mount::mkdirat(at, name.as_bytes(), 0o755)?;
     }
-    for name in DEVICES {
-        let path = format!("dev/{name}");
-        let point = fd::openat(at, &path, libc::O_CREAT | libc::O_RDONLY, 0o666)?;
-        let device = mount::open_tree(libc::AT_FDCWD, format!("/dev/{name}").as_bytes()).map_err(|e| during(e, format!("/dev/{name}")))?;
-        mount::attach(&device, &point)?;
+    for (name, major, minor) in DEVICES {
+        device(at, name, *major, *minor).map_err(|e| during(e, format!("/dev/{name}")))?;
     }
     for (target, name) in LINKS {
         mount::symlinkat(target.as_bytes(), at, name.as_bytes())?;
     }
+    cover(at, "empty", "empty")?;
+    drop(fd::openat(at, "null", libc::O_CREAT | libc::O_RDONLY, 0o444)?);
+    cover(at, "dev/null", "null")?;
     let etc = fd::openat(at, "etc", libc::O_PATH | libc::O_DIRECTORY, 0)?;
     let host = fd::open("/etc", libc::O_PATH | libc::O_DIRECTORY, 0)?;
     for name in &configuration.etc {
@@ -47,6 +49,25 @@ pub fn build(configuration: &Configuration) -> io::Result<()> {
         write(etc.as_raw_fd(), &file.path, file.mode, &file.content)?;
     }
     Ok(())
+}
+
+/// A device of our own where we may make one; otherwise the host's, mounted over a file.
+fn device(at: i32, name: &str, major: u32, minor: u32) -> io::Result<()> {
+    let path = format!("dev/{name}");
+    match mount::make_device(at, path.as_bytes(), 0o666, libc::makedev(major, minor)) {
+        Err(error) if error.raw_os_error() == Some(libc::EPERM) => {}
+        other => return other,
+    }
+    let point = fd::openat(at, &path, libc::O_CREAT | libc::O_RDONLY, 0o666)?;
+    mount::attach(&mount::open_tree(libc::AT_FDCWD, format!("/dev/{name}").as_bytes())?, &point)
+}
+
+/// Something to mask with: mounted read-only here, once, for all the copies made of it.
+fn cover(at: i32, source: &str, target: &str) -> io::Result<()> {
+    let place = fd::openat(at, source, libc::O_PATH, 0)?;
+    let tree = mount::open_tree(place.as_raw_fd(), b"")?;
+    mount::set_attributes(&tree, mount::ATTR_RDONLY | mount::ATTR_NOSUID | mount::ATTR_NOEXEC, None)?;
+    mount::attach(&tree, &fd::openat(at, target, libc::O_PATH, 0)?)
 }
 
 /// Copy what everybody on the host may read. The rest is left out, not refused: it is a secret.

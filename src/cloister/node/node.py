@@ -65,12 +65,12 @@ class Node:
             id=id,
             runtime=runtime.name,
             owner_pid=os.getpid(),
-            guest_pid=guest.host_pids[0],
+            guest_pid=guest.pid,
             started_at=time.time(),
             trust=policy.trust.value,
             profile=policy.profile.value,
             label=label,
-            groups=tuple(group.directory for group in plan.cgroups),
+            groups=tuple(map(str, guest.groups)),
         )
         write_record(path, record)
         self._records[id] = path

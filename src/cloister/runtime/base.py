@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
 
 from cloister.errors import CloisterError
@@ -46,8 +47,16 @@ class Guest(Protocol):
         """What was found to be true before anything ran."""
 
     @property
+    def pid(self) -> int:
+        """The host's number of the first process inside."""
+
+    @property
     def host_pids(self) -> tuple[int, ...]:
         """Process numbers on the host of everything inside."""
+
+    @property
+    def groups(self) -> tuple[Path, ...]:
+        """The control groups that hold it, where there are any."""
 
     def usage(self) -> SandboxUsage:
         """Return what the sandbox consumes now (its disk apart, which only the guest can see)."""

@@ -20,21 +20,26 @@ class IdRange:
 
 
 @dataclass(frozen=True, slots=True)
-class Cgroup:
-    """A control group to make, and what to write into it. `unified` is the v2 hierarchy."""
+class GroupLimit:
+    """A value to write into a file of the sandbox's `group`, counted as the layout lists them."""
 
-    directory: str
-    unified: bool
-    writes: tuple[tuple[str, str], ...]
+    group: int
+    file: str
+    value: str
 
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """A host directory below a writable layer; `target` is relative, empty for the root itself."""
+    """A host directory in the root; `target` is relative, empty for the root itself.
+
+    `writable` puts an overlay on the sandbox's own disk above it, for profiles in which somebody
+    inside may write there.
+    """
 
     source: str
     target: str
     idmap: bool
+    writable: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,23 +63,17 @@ class HostMount:
 
 
 @dataclass(frozen=True)
-class Plan:
-    """The whole truth of a launch."""
+class Room:
+    """The part of a plan that all sandboxes of one policy on one host share."""
 
     hostname: str
-    uid_map: tuple[IdRange, ...]
-    gid_map: tuple[IdRange, ...]
-    allow_setgroups: bool
-    init_uid: int
-    init_gid: int
-    cgroups: tuple[Cgroup, ...]
+    limits: tuple[GroupLimit, ...]
     disk_bytes: int
     inodes: int
     shm_bytes: int
     layers: tuple[Layer, ...]
     links: tuple[tuple[str, str], ...]
     directories: tuple[Directory, ...]
-    mounts: tuple[HostMount, ...]
     masks: tuple[str, ...]
     rlimits: tuple[tuple[int, int, int], ...]
     open_files: int
@@ -84,6 +83,46 @@ class Plan:
     allow_ptrace: bool
     deny_set_id_bits: bool
     landlock: bool
+
+    @cached_property
+    def encoded(self) -> bytes:
+        """The bytes of this part, made once."""
+        w = Writer().bytes(self.hostname.encode())
+        w.list(
+            self.limits,
+            lambda w, limit: w.u8(limit.group).bytes(limit.file.encode()).bytes(limit.value.encode()),
+        )
+        w.u64(self.disk_bytes).u64(self.inodes).u64(self.shm_bytes)
+        w.list(
+            self.layers,
+            lambda w, layer: w.bytes(layer.source.encode())
+            .bytes(layer.target.encode())
+            .flag(layer.idmap)
+            .flag(layer.writable),
+        )
+        w.list(self.links, lambda w, link: w.bytes(link[0].encode()).bytes(link[1].encode()))
+        w.list(
+            self.directories, lambda w, d: w.bytes(d.path.encode()).u32(d.uid).u32(d.gid).u32(d.mode)
+        )
+        w.list(self.masks, lambda w, path: w.bytes(path.encode()))
+        w.list(self.rlimits, lambda w, limit: w.u32(limit[0]).u64(limit[1]).u64(limit[2]))
+        w.u64(self.open_files)
+        w.u64(self.bounding).u64(self.guest_capabilities).u64(self.root_capabilities)
+        w.flag(self.allow_ptrace).flag(self.deny_set_id_bits).flag(self.landlock)
+        return w.done()
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The whole truth of a launch."""
+
+    room: Room
+    uid_map: tuple[IdRange, ...]
+    gid_map: tuple[IdRange, ...]
+    allow_setgroups: bool
+    init_uid: int
+    init_gid: int
+    mounts: tuple[HostMount, ...]
     stream_transport: bool = False
     # ("fail" or "pause", step): a rehearsal of a launch that goes wrong. It can only take away.
     drill: tuple[str, str] | None = None
@@ -91,41 +130,19 @@ class Plan:
     @cached_property
     def encoded(self) -> bytes:
         """The bytes the launcher reads."""
-        w = Writer().u8(GENERATION).flag(self.stream_transport).bytes(self.hostname.encode())
+        w = Writer().u8(GENERATION).flag(self.stream_transport)
         for ranges in (self.uid_map, self.gid_map):
             w.list(ranges, lambda w, r: w.u32(r.inside).u32(r.outside).u32(r.count))
         w.flag(self.allow_setgroups).u32(self.init_uid).u32(self.init_gid)
-        w.list(self.cgroups, _write_cgroup)
-        w.u64(self.disk_bytes).u64(self.inodes).u64(self.shm_bytes)
-        w.list(
-            self.layers,
-            lambda w, layer: w.bytes(layer.source.encode())
-            .bytes(layer.target.encode())
-            .flag(layer.idmap),
-        )
-        w.list(self.links, lambda w, link: w.bytes(link[0].encode()).bytes(link[1].encode()))
-        w.list(
-            self.directories, lambda w, d: w.bytes(d.path.encode()).u32(d.uid).u32(d.gid).u32(d.mode)
-        )
         w.list(self.mounts, _write_mount)
-        w.list(self.masks, lambda w, path: w.bytes(path.encode()))
-        w.list(self.rlimits, lambda w, limit: w.u32(limit[0]).u64(limit[1]).u64(limit[2]))
-        w.u64(self.open_files)
-        w.u64(self.bounding).u64(self.guest_capabilities).u64(self.root_capabilities)
-        w.flag(self.allow_ptrace).flag(self.deny_set_id_bits).flag(self.landlock)
         mode, step = self.drill or ("", "")
         w.u8({"": 0, "fail": 1, "pause": 2}[mode]).bytes(step.encode())
-        return w.done()
+        return w.done() + self.room.encoded
 
     @cached_property
     def digest(self) -> str:
         """The name of this plan: what was promised, in one line."""
         return "sha256:" + hashlib.sha256(self.encoded).hexdigest()
-
-
-def _write_cgroup(w: Writer, group: Cgroup) -> None:
-    w.bytes(group.directory.encode()).flag(group.unified)
-    w.list(group.writes, lambda w, pair: w.bytes(pair[0].encode()).bytes(pair[1].encode()))
 
 
 def _write_mount(w: Writer, mount: HostMount) -> None:

@@ -44,6 +44,7 @@ from cloister.wire import Exited, Link
 WORKSPACE = "/workspace"
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _SIGKILL = 9
+_DEFAULT_POLICY = Policy()
 
 
 class Sandbox:
@@ -73,7 +74,7 @@ class Sandbox:
             "root": root,
         }
         given = {name: value for name, value in changes.items() if value is not None}
-        base = Policy() if policy is None else policy
+        base = _DEFAULT_POLICY if policy is None else policy
         self.policy = base.replace(**given) if given else base
         self.id: SandboxId = new_sandbox_id()
         self.label = label

@@ -6,7 +6,7 @@ use crate::sys::wall::Instruction;
 
 const LOAD: u16 = 0x20;
 const JUMP_EQUAL: u16 = 0x15;
-const JUMP_GREATER: u16 = 0x25;
+const JUMP: u16 = 0x05;
 const JUMP_GREATER_EQUAL: u16 = 0x35;
 const JUMP_ANY_BIT: u16 = 0x45;
 const AND: u16 = 0x54;
@@ -78,40 +78,66 @@ pub fn compile(lines: &[Line], options: Options) -> Vec<Instruction> {
     program.push(JUMP_GREATER_EQUAL, 0, 1, X32);
     program.push(RETURN, 0, 0, KILL);
 
-    // Calls decided by an argument come first and end in a verdict on every path.
-    let mut plain = Vec::new();
-    for line in lines {
-        let create = rules::CREATE_MODE.iter().find(|(name, _)| options.deny_set_id_bits && *name == line.name);
-        match (line.action, create) {
-            (Action::When(rule), _) => program.if_equal(line.number, |b| rules::write(b, rule, line.name, options)),
-            (_, Some((_, argument))) => program.if_equal(line.number, |b| rules::write_create(b, *argument)),
-            (Action::Allow, None) => plain.push((line.number, ALLOW)),
-            (Action::Errno(errno), None) => plain.push((line.number, ERRNO | u32::from(errno))),
-        }
-    }
-    // The rest in rising order, as runs of numbers with the same verdict.
-    for (last, verdict) in runs(&plain) {
-        program.push(JUMP_GREATER, 1, 0, last);
-        program.push(RETURN, 0, 0, verdict);
-    }
-    program.errno(libc::ENOSYS);
+    program.code.append(&mut tree(&leaves(lines, options)));
     program.code
 }
 
-fn runs(plain: &[(u32, u32)]) -> Vec<(u32, u32)> {
-    const UNKNOWN: u32 = ERRNO | libc::ENOSYS as u32;
-    let mut runs: Vec<(u32, u32)> = Vec::new();
-    let mut extend = |last: u32, verdict: u32| match runs.last_mut() {
-        Some(run) if run.1 == verdict => run.0 = last,
-        _ => runs.push((last, verdict)),
+/// What to do from one number on, up to the next leaf.
+struct Leaf {
+    first: u32,
+    code: Vec<Instruction>,
+}
+
+/// Runs of numbers with the same verdict are one leaf; a number without a line answers ENOSYS.
+fn leaves(lines: &[Line], options: Options) -> Vec<Leaf> {
+    let mut leaves: Vec<Leaf> = Vec::new();
+    let mut add = |first: u32, code: Vec<Instruction>| match leaves.last() {
+        Some(last) if last.code == code => {}
+        _ => leaves.push(Leaf { first, code }),
     };
+    let verdict = |write: &dyn Fn(&mut Block)| {
+        let mut block = Block::default();
+        write(&mut block);
+        block.code
+    };
+    let unknown = verdict(&|block| block.errno(libc::ENOSYS));
     let mut next = 0;
-    for (number, verdict) in plain {
-        if *number > next {
-            extend(number - 1, UNKNOWN);
+    for line in lines {
+        if line.number > next {
+            add(next, unknown.clone());
         }
-        extend(*number, *verdict);
-        next = number + 1;
+        let create = rules::CREATE_MODE.iter().find(|(name, _)| options.deny_set_id_bits && *name == line.name);
+        let code = match (line.action, create) {
+            (Action::When(rule), _) => verdict(&|block| rules::write(block, rule, line.name, options)),
+            (_, Some((_, argument))) => verdict(&|block| rules::write_create(block, *argument)),
+            (Action::Allow, None) => verdict(&|block| block.allow()),
+            (Action::Errno(errno), None) => verdict(&|block| block.errno(i32::from(errno))),
+        };
+        add(line.number, code);
+        next = line.number + 1;
     }
-    runs
+    add(next, unknown);
+    leaves
+}
+
+/// A balanced tree of comparisons: the kernel runs the filter once for every call it knows when
+/// the filter is loaded, so its depth is part of the time a sandbox takes to start.
+fn tree(leaves: &[Leaf]) -> Vec<Instruction> {
+    if leaves.len() < 2 {
+        return leaves.first().map(|leaf| leaf.code.clone()).unwrap_or_default();
+    }
+    let (low, high) = leaves.split_at(leaves.len() / 2);
+    let (mut low_code, mut high_code) = (tree(low), tree(high));
+    let mut node = Block::default();
+    match u8::try_from(low_code.len()) {
+        Ok(skip) => node.push(JUMP_GREATER_EQUAL, skip, 0, high[0].first),
+        // Further than a conditional jump reaches.
+        Err(_) => {
+            node.push(JUMP_GREATER_EQUAL, 0, 1, high[0].first);
+            node.push(JUMP, 0, 0, low_code.len() as u32);
+        }
+    }
+    node.code.append(&mut low_code);
+    node.code.append(&mut high_code);
+    node.code
 }

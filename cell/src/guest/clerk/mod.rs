@@ -10,9 +10,9 @@ mod watch;
 
 use super::duct::Duct;
 use super::jobs::{Job, Jobs};
-use super::spawn::{become_workload, STDIN, STDOUT};
+use super::spawn::{STDIN, STDOUT};
 use super::{House, Refused};
-use crate::sys::{fd, libc, process};
+use crate::sys::{fd, libc, process, wall};
 use crate::wire::message::File;
 use std::io;
 use std::os::unix::io::{AsRawFd, OwnedFd, RawFd};
@@ -77,7 +77,7 @@ pub fn start(house: &House, jobs: &mut Jobs, ducts: &mut Vec<Duct>, id: u32, fil
             return Err(Refused::at("fork")(error));
         }
     };
-    jobs.insert(id, Job { pid, slot, before: 0, keeper: false, terminal: None, starting: None, orphan: None });
+    jobs.insert(id, Job { pid, slot, before: 0, launch: None, terminal: None, starting: None, orphan: None });
     Ok(())
 }
 
@@ -118,6 +118,16 @@ fn perform(house: &House, file: &File, input: OwnedFd, output: OwnedFd) -> Resul
         SPACE => entry::space(output),
         _ => Err(trouble(libc::ENOSYS)),
     }
+}
+
+/// The same identity that a program of this user would have.
+fn become_workload(house: &House, uid: u32, gid: u32) -> io::Result<()> {
+    wall::set_rlimit(libc::RLIMIT_NOFILE, house.open_files, house.open_files)?;
+    if let Some((uid, gid)) = house.identity(uid, gid)? {
+        process::become_user(uid, gid, false)?;
+    }
+    wall::set_capabilities(house.capabilities(uid))?;
+    process::unblock_signals()
 }
 
 /// Fill a buffer or find the end of input: false if it ended before the first byte.

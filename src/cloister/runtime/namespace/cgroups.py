@@ -9,7 +9,7 @@ from pathlib import Path
 
 from cloister.errors import CannotEnforce
 from cloister.model import Limits
-from cloister.runtime.plan import Cgroup
+from cloister.runtime.plan import GroupLimit
 
 _PERIOD_US = 100_000
 # The guest itself is a process too, and not one of the caller's.
@@ -42,9 +42,15 @@ class Layout:
         return "none"
 
     def directories(self) -> tuple[Path, ...]:
-        """Return every directory that groups are made in."""
+        """Return every directory that groups are made in; their order numbers the groups."""
         found = [*self.v1.values(), *([self.unified] if self.unified else [])]
         return tuple(dict.fromkeys(found))
+
+    def directory_of(self, controller: str) -> Path | None:
+        """Return where groups of this controller are made."""
+        if controller in self.unified_controllers:
+            return self.unified
+        return self.v1.get(controller)
 
 
 def enable(limit: str) -> str:
@@ -60,8 +66,8 @@ def enable(limit: str) -> str:
     )
 
 
-def plan_groups(layout: Layout, name: str, limits: Limits) -> tuple[Cgroup, ...]:
-    """Return the groups that hold `limits`, or raise for the first that cannot be held."""
+def plan_limits(layout: Layout, limits: Limits) -> tuple[GroupLimit, ...]:
+    """Return what to write so that `limits` hold, or raise for the first that cannot be held."""
     wanted: dict[str, list[tuple[str, str]]] = {"memory": [], "cpu": [], "pids": []}
     v2 = bool(layout.unified_controllers)
     if limits.memory is not None:
@@ -83,20 +89,13 @@ def plan_groups(layout: Layout, name: str, limits: Limits) -> tuple[Cgroup, ...]
                 why=layout.missing[controller],
                 enable=enable(limit),
             )
-    groups = [
-        Cgroup(str(layout.v1[controller] / name), False, tuple(writes))
+    directories = layout.directories()
+    return tuple(
+        GroupLimit(directories.index(directory), file, value)
         for controller, writes in wanted.items()
-        if writes and controller in layout.v1
-    ]
-    if layout.unified is not None:
-        writes = [
-            pair
-            for controller, pairs in wanted.items()
-            if controller in layout.unified_controllers
-            for pair in pairs
-        ]
-        groups.append(Cgroup(str(layout.unified / name), True, tuple(writes)))
-    return tuple(groups)
+        if (directory := layout.directory_of(controller)) is not None
+        for file, value in writes
+    )
 
 
 def _memory(layout: Layout, limit: int, v2: bool) -> list[tuple[str, str]]:
@@ -118,16 +117,15 @@ def _memory(layout: Layout, limit: int, v2: bool) -> list[tuple[str, str]]:
 class GroupFiles:
     """Reads what the kernel says about one sandbox's groups."""
 
-    def __init__(self, groups: tuple[Cgroup, ...]) -> None:
-        self._by_controller: dict[str, Path] = {}
-        self.unified: Path | None = None
-        for group in groups:
-            path = Path(group.directory)
-            if group.unified:
-                self.unified = path
-            for file, _ in group.writes:
-                self._by_controller.setdefault(file.partition(".")[0], path)
-        self._v2 = bool(self.unified) and self._by_controller.get("memory") == self.unified
+    def __init__(self, layout: Layout, name: str) -> None:
+        self.directories = tuple(directory / name for directory in layout.directories())
+        self.unified = None if layout.unified is None else layout.unified / name
+        self._by_controller = {
+            controller: directory / name
+            for controller in CONTROLLERS
+            if (directory := layout.directory_of(controller)) is not None
+        }
+        self._v2 = bool(layout.unified_controllers)
 
     def pids(self) -> tuple[int, ...]:
         """Return the host's numbers of all processes inside."""

@@ -65,13 +65,17 @@ class Instance:
                 "or reinstall the package"
             )
         try:
-            return await Launcher.start(binary, self.directory, self.sub_ids, keep=(self._lock,))
+            return await Launcher.start(
+                binary, self.directory, self.sub_ids, self.layout, keep=(self._lock,)
+            )
         except LaunchFailed:
             if self.sub_ids is None or os.geteuid() == 0:
                 raise
             # The helpers refused the ranges: a single id is a narrower sandbox, not a weaker wall.
             self.sub_ids, self.pool = None, None
-            return await Launcher.start(binary, self.directory, None, keep=(self._lock,))
+            return await Launcher.start(
+                binary, self.directory, None, self.layout, keep=(self._lock,)
+            )
 
     def pool_give_back(self, first: int) -> None:
         """Return a range of ids whose sandbox is gone."""

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cloister.errors import CloisterError, HostError, LaunchFailed, RuntimeGone
+from cloister.runtime.namespace.cgroups import Layout
 from cloister.runtime.namespace.ids import SubIds
 from cloister.runtime.namespace.rootfs import PUBLIC_ETC, synthetic_files
 from cloister.wire import Reader, Writer
@@ -22,6 +23,8 @@ _READY, _LAUNCHED, _FAILED, _GONE, _FROZEN = range(33, 38)
 _MAX_REPLY = 512 * 1024
 _START_TIMEOUT_S = 30.0
 _MAX_STDERR = 4096
+# Guests begun in advance: the part of a start that waits for the kernel is then already done.
+_SPARES = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +32,7 @@ class Launched:
     """A guest is up: its host process number, and what it found to be true of itself."""
 
     pid: int
+    group: int
     facts: bytes
 
 
@@ -57,6 +61,8 @@ class Launcher:
         binary: Path,
         directory: Path,
         sub_ids: SubIds | None,
+        layout: Layout,
+        *,
         keep: Sequence[int] = (),
         through: Sequence[str] = (),
     ) -> Launcher:
@@ -88,13 +94,15 @@ class Launcher:
             theirs.close()
         launcher = cls(process, ours)
         try:
-            await launcher._configure(directory, sub_ids)
+            await launcher._configure(directory, sub_ids, layout)
         except BaseException:
             await launcher.close()
             raise
         return launcher
 
-    async def _configure(self, directory: Path, sub_ids: SubIds | None) -> None:
+    async def _configure(
+        self, directory: Path, sub_ids: SubIds | None, layout: Layout
+    ) -> None:
         w = Writer().bytes(os.fsencode(directory))
         if os.geteuid() == 0:
             w.u8(0)
@@ -105,6 +113,12 @@ class Launcher:
             w.bytes(sub_ids.uid_helper.encode()).bytes(sub_ids.gid_helper.encode())
         else:
             w.u8(2)
+        w.bytes(os.fsencode(directory.name))
+        w.list(
+            layout.directories(),
+            lambda w, path: w.bytes(os.fsencode(path)).flag(path == layout.unified),
+        )
+        w.u8(_SPARES)
         w.list(PUBLIC_ETC, lambda w, name: w.bytes(name.encode()))
         w.list(
             synthetic_files(),
@@ -192,7 +206,7 @@ class Launcher:
         elif kind == _LAUNCHED:
             waiter = self._launching.get(number)
             if waiter is not None:
-                _resolve(waiter, Launched(r.u32(), r.bytes()))
+                _resolve(waiter, Launched(r.u32(), r.u64(), r.bytes()))
         elif kind == _FAILED:
             self._failed(number, r.u32(), r.bytes().decode(), r.bytes().decode("utf-8", "replace"))
         elif kind == _GONE:

@@ -11,8 +11,8 @@ from cloister.errors import NotFound, RequestError, Unsupported
 from cloister.model import Limits, Mount, MountMode, Profile, User
 from cloister.policy import Policy, SecondLayer
 from cloister.runtime.namespace import ids, rootfs
-from cloister.runtime.namespace.cgroups import Layout, plan_groups
-from cloister.runtime.plan import HostMount, IdRange, Plan
+from cloister.runtime.namespace.cgroups import Layout, plan_limits
+from cloister.runtime.plan import HostMount, IdRange, Plan, Room
 
 _CAPABILITY_NUMBERS = {
     "chown": 0,
@@ -46,47 +46,51 @@ class Identities:
     allow_setgroups: bool
 
 
-def make_plan(
-    policy: Policy, layout: Layout, name: str, identities: Identities, etc: Path, *, idmap: bool
-) -> Plan:
-    """Return the plan of one sandbox."""
+def make_room(
+    policy: Policy, layout: Layout, etc: Path, *, init: User, single: bool, idmap: bool
+) -> Room:
+    """Return what all sandboxes of one policy share. `single` is where there is one id only."""
     limits = policy.limits
+    root_profile = policy.profile is Profile.ROOT
+    user = policy.run_as
+    guest = _GUEST_CAPABILITIES | (ROOT_CAPABILITIES if root_profile else 0)
+    return Room(
+        hostname=policy.hostname,
+        limits=plan_limits(layout, limits),
+        disk_bytes=limits.disk,
+        inodes=limits.inodes,
+        shm_bytes=limits.shm,
+        layers=rootfs.layers_of(policy.root, etc, idmap=idmap, writable=root_profile),
+        links=rootfs.links_of(policy.root),
+        directories=rootfs.directories_of(policy.root, init if single else user, init),
+        masks=rootfs.masks(),
+        rlimits=_rlimits(limits, count_processes=not layout.has("pids")),
+        open_files=limits.open_files,
+        bounding=ROOT_CAPABILITIES if root_profile else 0,
+        guest_capabilities=0 if single else guest,
+        root_capabilities=ROOT_CAPABILITIES if root_profile and not single else 0,
+        allow_ptrace=policy.profile is Profile.DEBUG,
+        deny_set_id_bits=any(mount.mode is MountMode.WRITE for mount in policy.mounts),
+        landlock=policy.second_layer is SecondLayer.LANDLOCK,
+    )
+
+
+def make_plan(policy: Policy, room: Room, identities: Identities, *, idmap: bool) -> Plan:
+    """Return the plan of one sandbox."""
     user = policy.run_as
     _require_ids(user, identities)
-    groups = plan_groups(layout, name, limits)
-    mounts = tuple(
-        _host_mount(mount, user, identities, idmap=idmap)
-        for mount in policy.mounts
-        if mount.mode is not MountMode.COPY
-    )
-    single = identities.first is None
-    root_profile = policy.profile is Profile.ROOT
     return Plan(
-        hostname=policy.hostname,
+        room=room,
         uid_map=identities.uid_map,
         gid_map=identities.gid_map,
         allow_setgroups=identities.allow_setgroups,
         init_uid=identities.init.uid,
         init_gid=identities.init.gid,
-        cgroups=groups,
-        disk_bytes=limits.disk,
-        inodes=limits.inodes,
-        shm_bytes=limits.shm,
-        layers=rootfs.layers_of(policy.root, etc, idmap),
-        links=rootfs.links_of(policy.root),
-        directories=rootfs.directories_of(
-            policy.root, identities.init if single else user, identities.init
+        mounts=tuple(
+            _host_mount(mount, user, identities, idmap=idmap)
+            for mount in policy.mounts
+            if mount.mode is not MountMode.COPY
         ),
-        mounts=mounts,
-        masks=rootfs.MASKS,
-        rlimits=_rlimits(limits, count_processes=not layout.has("pids")),
-        open_files=limits.open_files,
-        bounding=ROOT_CAPABILITIES if root_profile else 0,
-        guest_capabilities=0 if single else _GUEST_CAPABILITIES | (ROOT_CAPABILITIES if root_profile else 0),
-        root_capabilities=ROOT_CAPABILITIES if root_profile and not single else 0,
-        allow_ptrace=policy.profile is Profile.DEBUG,
-        deny_set_id_bits=any(mount.write for mount in mounts),
-        landlock=policy.second_layer is SecondLayer.LANDLOCK,
     )
 
 

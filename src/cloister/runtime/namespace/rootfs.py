@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 from functools import cache
 from pathlib import Path
 
@@ -78,7 +79,7 @@ PUBLIC_ETC = (
 )
 
 # Whatever these say is about the host. A path that is not there is passed over.
-MASKS = tuple(
+_MASKS = tuple(
     f"proc/{name}"
     for name in (
         "acpi",
@@ -117,6 +118,24 @@ MASKS = tuple(
 
 # Top-level directories of programs. Where a host has merged them into /usr they are links.
 _PROGRAM_DIRECTORIES = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
+
+
+@cache
+def masks() -> tuple[str, ...]:
+    """Return what of that this kernel has and anybody but the host's root could open.
+
+    No id in a sandbox is the host's root, so what only root may open needs no cover; each cover
+    is a mount that is made and unmade with every sandbox.
+    """
+    found = []
+    for name in _MASKS:
+        try:
+            status = os.stat(f"/{name}")
+        except OSError:
+            continue
+        if stat.S_ISDIR(status.st_mode) or status.st_mode & 0o077:
+            found.append(name)
+    return tuple(found)
 
 
 def synthetic_files() -> tuple[tuple[str, int, bytes], ...]:
@@ -159,16 +178,19 @@ def host_programs() -> tuple[tuple[str, ...], tuple[tuple[str, str], ...]]:
     return tuple(directories), tuple(links)
 
 
-def layers_of(root: HostRoot | DirectoryRoot, etc: Path, idmap: bool) -> tuple[Layer, ...]:
-    """Return the host directories below the writable layer."""
+def layers_of(
+    root: HostRoot | DirectoryRoot, etc: Path, *, idmap: bool, writable: bool
+) -> tuple[Layer, ...]:
+    """Return the host directories of the root; `writable` if anybody inside may change them."""
     if isinstance(root, DirectoryRoot):
         path = _existing_directory(str(root.path), "root")
-        return (Layer(path, "", idmap),)
+        return (Layer(path, "", idmap, True),)
     directories, _ = host_programs()
-    layers = [Layer(f"/{name}", name, idmap) for name in directories]
-    layers.append(Layer(str(etc), "etc", True))
+    layers = [Layer(f"/{name}", name, idmap, writable) for name in directories]
+    layers.append(Layer(str(etc), "etc", True, writable))
     for extra in root.extra:
-        layers.append(Layer(_existing_directory(extra, "root.extra"), extra.strip("/"), idmap))
+        source = _existing_directory(extra, "root.extra")
+        layers.append(Layer(source, extra.strip("/"), idmap, writable))
     return tuple(layers)
 
 

@@ -13,24 +13,33 @@ from pathlib import Path
 
 from cloister.errors import CloisterError, GuestGone, LaunchFailed, RequestError, Unsupported
 from cloister.model import MountMode, Profile, SandboxId, SandboxUsage, Trust, User
-from cloister.policy import Policy, RuntimeFacts
+from cloister.policy import HostRoot, Policy, RuntimeFacts
 from cloister.runtime.base import Guest, Posture
 from cloister.runtime.namespace import ids
 from cloister.runtime.namespace.cgroups import GroupFiles
 from cloister.runtime.namespace.instance import Instance
 from cloister.runtime.namespace.launcher import Launcher
-from cloister.runtime.namespace.planning import Identities, make_plan
-from cloister.runtime.plan import Plan
+from cloister.runtime.namespace.planning import Identities, make_plan, make_room
+from cloister.runtime.plan import Plan, Room
 from cloister.wire import Link
 
 _GREETING_S = 10.0
+# Policies whose plans are remembered.
+_ROOMS = 64
 
 
 class NamespaceGuest:
     """One running sandbox of this runtime."""
 
     def __init__(
-        self, id: SandboxId, number: int, plan: Plan, link: Link, pid: int, posture: Posture
+        self,
+        id: SandboxId,
+        number: int,
+        plan: Plan,
+        link: Link,
+        pid: int,
+        posture: Posture,
+        groups: GroupFiles,
     ) -> None:
         self.id = id
         self.number = number
@@ -38,7 +47,12 @@ class NamespaceGuest:
         self.link = link
         self.pid = pid
         self.posture = posture
-        self._groups = GroupFiles(plan.cgroups)
+        self._groups = groups
+
+    @property
+    def groups(self) -> tuple[Path, ...]:
+        """The control groups that hold it."""
+        return self._groups.directories
 
     @property
     def host_pids(self) -> tuple[int, ...]:
@@ -77,6 +91,7 @@ class NamespaceRuntime:
         self._launcher: Launcher | None = None
         self._starting = asyncio.Lock()
         self._ranges: dict[int, int] = {}
+        self._rooms: dict[Policy, Room] = {}
         self._lost: dict[int, Callable[[CloisterError], None]] = {}
 
     def record_path(self, id: SandboxId) -> Path:
@@ -96,6 +111,7 @@ class NamespaceRuntime:
                 return
             if self._instance is not None:
                 self._instance.close()
+            self._rooms.clear()
             self._instance = await asyncio.to_thread(Instance.open)
             self._launcher = await self._instance.start_launcher()
             self._launcher.on_gone = self._on_gone
@@ -105,20 +121,35 @@ class NamespaceRuntime:
         instance = self._instance
         if instance is None:
             raise RequestError("prepare() comes before plan()")
+        idmap = os.geteuid() == 0
         identities = self._identities(instance, policy)
         try:
-            return make_plan(
-                policy,
-                instance.layout,
-                f"{instance.name}.{id}",
-                identities,
-                instance.directory / "etc",
-                idmap=os.geteuid() == 0,
-            )
+            room = self._room(instance, policy, identities, idmap=idmap)
+            return make_plan(policy, room, identities, idmap=idmap)
         except BaseException:
             if identities.first is not None:
                 instance.pool_give_back(identities.first)
             raise
+
+    def _room(
+        self, instance: Instance, policy: Policy, identities: Identities, *, idmap: bool
+    ) -> Room:
+        room = self._rooms.get(policy)
+        if room is None:
+            room = make_room(
+                policy,
+                instance.layout,
+                instance.directory / "etc",
+                init=identities.init,
+                single=identities.first is None,
+                idmap=idmap,
+            )
+            # A directory can disappear or change between two starts; the host's programs do not.
+            if isinstance(policy.root, HostRoot) and not policy.root.extra:
+                if len(self._rooms) >= _ROOMS:
+                    self._rooms.clear()
+                self._rooms[policy] = room
+        return room
 
     def _identities(self, instance: Instance, policy: Policy) -> Identities:
         init = User(0, 0)
@@ -142,8 +173,8 @@ class NamespaceRuntime:
         self, id: SandboxId, plan: Plan, on_lost: Callable[[CloisterError], None]
     ) -> NamespaceGuest:
         """Build the wall; nothing has run inside when this returns or raises."""
-        launcher, number = self._launcher, next(self._numbers)
-        if launcher is None:
+        launcher, instance, number = self._launcher, self._instance, next(self._numbers)
+        if launcher is None or instance is None:
             raise RequestError("prepare() comes before start()")
         kind = socket.SOCK_STREAM
         ours, theirs = socket.socketpair(socket.AF_UNIX, kind)
@@ -166,7 +197,8 @@ class NamespaceRuntime:
             ours.close()
             await asyncio.shield(self._abandon(launcher, number))
             raise
-        return NamespaceGuest(id, number, plan, link, launched.pid, posture)
+        groups = GroupFiles(instance.layout, f"{instance.name}.{launched.group}")
+        return NamespaceGuest(id, number, plan, link, launched.pid, posture, groups)
 
     async def _abandon(self, launcher: Launcher, number: int) -> None:
         await launcher.destroy(number)
@@ -237,8 +269,8 @@ def _require_posture(plan: Plan, posture: Posture) -> None:
         "uid": ids_of,
         "no_new_privileges": "1",
         "seccomp": "2",
-        "capabilities": f"{plan.guest_capabilities:016x}",
-        "bounding": f"{plan.bounding:016x}",
+        "capabilities": f"{plan.room.guest_capabilities:016x}",
+        "bounding": f"{plan.room.bounding:016x}",
         "interfaces": "lo",
         "uid_map": " ".join(f"{r.inside} {r.outside} {r.count}" for r in plan.uid_map),
     }
