@@ -108,6 +108,17 @@ class Arena:
         result = await self.python(sandbox, _program(source), *arguments, user=user, **settings)
         return _read_attempt("inside", result.signal, result.stdout_bytes, result.stderr_bytes)
 
+    async def attempt_in_terminal(
+        self, sandbox: Sandbox, source: str, *arguments: str, user: str | int | User | None = None
+    ) -> Attempt:
+        """Run a probe inside with a pseudo-terminal as its three streams."""
+        command = [PYTHON, "-I", "-c", _program(source), *arguments]
+        process = await sandbox.start(command, user=user, timeout=_PROBE_S, pty=True)
+        output = b"".join([chunk async for chunk in process.stdout])
+        self.record(output)
+        result = await process.wait()
+        return _read_attempt("inside", result.signal, output, b"")
+
     async def attempt_on_host(self, source: str, *arguments: str) -> Attempt:
         """Run the same probe outside, as this user: the twin that shows that it works."""
         done = await asyncio.to_thread(

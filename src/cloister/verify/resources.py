@@ -68,6 +68,18 @@ def count_resources() -> Resources:
     )
 
 
+async def wait_baseline(within_s: float = _SETTLE_S) -> Resources:
+    """Return the counts once they no longer change: the launcher prepares things when idle."""
+    deadline = time.monotonic() + within_s
+    counted = count_resources()
+    while True:
+        await asyncio.sleep(_LOOK_AGAIN_S)
+        again = count_resources()
+        if again == counted or time.monotonic() > deadline:
+            return again
+        counted = again
+
+
 async def wait_settled(baseline: Resources, within_s: float = _SETTLE_S) -> list[str]:
     """Return what is still left over when everything had time to go; nothing if all is gone."""
     deadline = time.monotonic() + within_s

@@ -12,7 +12,7 @@ from cloister.verify.arena import Arena
 from cloister.verify.canary import Canary
 from cloister.verify.case import CATALOGUE, NOT_TESTABLE, Case, NotApplicable, NotHeld, Severity
 from cloister.verify.cases import load_cases
-from cloister.verify.resources import count_resources, wait_settled
+from cloister.verify.resources import wait_baseline, wait_settled
 
 __all__ = [
     "HELD",
@@ -80,7 +80,7 @@ async def _attack(case: Case) -> list[str]:
     arena = Arena(canary)
     try:
         await canary.plant()
-        baseline = count_resources()
+        baseline = await wait_baseline()
         problems = []
         try:
             await case.attack(arena)

@@ -6,7 +6,10 @@ import importlib
 from importlib.util import find_spec
 
 # The area SYS is in sysc: a module named sys would read as the standard library's.
-AREAS = ("lch", "sysc", "prc", "fsm", "res", "lif", "agt", "xfr", "out", "cfg")
+AREAS = (
+    *("lch", "lch_identity", "sysc", "sysc_ability", "prc", "prc_root"),
+    *("fsm", "res", "lif", "agt", "xfr", "out", "cfg"),
+)
 
 
 def load_cases() -> None:
