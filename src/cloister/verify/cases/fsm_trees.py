@@ -12,24 +12,13 @@ from typing import Any
 
 from cloister.errors import CloisterError, Exhausted, FileError, NotFound
 from cloister.model import Limits, Mount, MountMode
-from cloister.sandbox import Process, Sandbox
-from cloister.verify.arena import PYTHON, Arena
+from cloister.verify.arena import Arena
 from cloister.verify.case import NotHeld, case
-from cloister.verify.probes import read_probe
+from cloister.verify.cases.started import in_time, start_probe
 
-_DEADLINE_S = 20.0
 _LEVELS = 100_000
 _ENTRIES = 60_000
 _MOST_BYTES = 2**20
-
-
-async def _in_time(what: str, work: Any) -> Any:
-    """Await something that must not get stuck, whatever is inside."""
-    try:
-        async with asyncio.timeout(_DEADLINE_S):
-            return await work
-    except TimeoutError:
-        raise NotHeld(f"{what} was stuck for {_DEADLINE_S:.0f} s") from None
 
 
 _DEEP = """
@@ -53,20 +42,20 @@ async def deep_and_wide(arena: Arena) -> None:
         sizes = (str(_LEVELS), str(_ENTRIES))
         made = await arena.attempt(sandbox, _DEEP, "/workspace", *sizes, timeout=60)
         arena.expect(arena.expect_allowed(made) == _LEVELS, "the tree was not made")
-        listed = await _in_time("a listing", sandbox.files.list("/workspace/wide", limit=1000))
+        listed = await in_time("a listing", sandbox.files.list("/workspace/wide", limit=1000))
         arena.expect(len(listed) <= 1000, f"a listing of at most 1000 has {len(listed)} entries")
-        whole = await _in_time("a listing", sandbox.files.list("/workspace/wide"))
+        whole = await in_time("a listing", sandbox.files.list("/workspace/wide"))
         arena.expect(len(whole) == _ENTRIES, f"{len(whole)} of {_ENTRIES} entries are listed")
         target = arena.canary.directory / "deep"
         with contextlib.suppress(CloisterError):
-            await _in_time("a copy out", sandbox.files.copy_out("/workspace/deep", target))
+            await in_time("a copy out", sandbox.files.copy_out("/workspace/deep", target))
         await _remove_deep(target)
-        await _in_time("a removal", sandbox.files.remove("/workspace/deep", recursive=True))
+        await in_time("a removal", sandbox.files.remove("/workspace/deep", recursive=True))
         arena.expect(not await sandbox.files.exists("/workspace/deep"), "the deep tree is there")
         arena.expect_allowed(
             await arena.attempt(sandbox, _DEEP, "/tmp/again", "50000", "0", timeout=60)  # noqa: S108
         )
-        await _in_time("the end of the sandbox", sandbox.stop())
+        await in_time("the end of the sandbox", sandbox.stop())
 
 
 async def _remove_deep(path: Path) -> None:
@@ -167,7 +156,7 @@ async def sparse_files(arena: Arena) -> None:
 
 async def _expect_exhausted(what: str, work: Any) -> None:
     try:
-        await _in_time(what, work)
+        await in_time(what, work)
     except Exhausted:
         return
     raise NotHeld(f"{what} of an endless file went through")
@@ -207,10 +196,10 @@ async def stubborn_files(arena: Arena) -> None:
         arena.expect(found["list"] == "EACCES", f"the closed directory answers {found['list']}")
         for name in ("immutable", "append-only", "trusted"):
             arena.expect(found[name] in ("EPERM", "ENOTTY", "EOPNOTSUPP"), f"{name}: {found[name]}")
-        await _in_time("a removal", sandbox.files.remove("/workspace/closed", recursive=True))
+        await in_time("a removal", sandbox.files.remove("/workspace/closed", recursive=True))
         arena.expect(not await sandbox.files.exists("/workspace/closed"), "it was not removed")
         arena.expect_allowed(await arena.attempt(sandbox, _STUBBORN), "making it again")
-        await _in_time("the end of the sandbox", sandbox.stop())
+        await in_time("the end of the sandbox", sandbox.stop())
 
 
 _SPECIAL = """
@@ -243,7 +232,7 @@ async def special_files(arena: Arena) -> None:
             await _expect_file_error(f"copying {name}", copy)
         target = arena.canary.directory / "specials"
         copied = sandbox.files.copy_out("/workspace/special", target)
-        summary = await _in_time("copying all of them", copied)
+        summary = await in_time("copying all of them", copied)
         arena.expect((target / "plain").read_text() == "plain", "the plain file did not come out")
         kinds = {stat.S_IFMT(path.lstat().st_mode) for path in target.iterdir()}
         arena.expect(kinds <= {stat.S_IFREG, stat.S_IFLNK}, f"special files came out: {kinds}")
@@ -254,7 +243,7 @@ async def special_files(arena: Arena) -> None:
 
 async def _expect_file_error(what: str, work: Any) -> None:
     try:
-        await _in_time(what, work)
+        await in_time(what, work)
     except (FileError, NotFound):
         return
     raise NotHeld(f"{what} went through")
@@ -277,7 +266,7 @@ def attempt():
             fcntl.flock(descriptor, fcntl.LOCK_EX)
             fcntl.lockf(descriptor, fcntl.LOCK_EX)
     os.unlink("gone")
-    print(json.dumps({"value": "held"}), flush=True)
+    ready("held")
     signal.sigtimedwait([signal.SIGUSR1], 60)
 """
 
@@ -287,12 +276,10 @@ async def hold_locks(arena: Arena) -> None:
     shared = arena.canary.directory / "locks"
     shared.mkdir()
     async with arena.sandbox(mounts=[Mount(shared, "/mnt/shared", MountMode.WRITE)]) as holder:
-        process = await _start_probe(holder, _LOCKS)
-        said = await _in_time("the holder", process.stdout.read())
-        arena.expect(b'"held"' in said, f"nothing is held: {said!r}")
+        await start_probe(arena, holder, _LOCKS)
         other = arena.prepare(mounts=[Mount(shared, "/workspace", MountMode.COPY)])
         try:
-            await _in_time("a copy of what is held", other.open())
+            await in_time("a copy of what is held", other.open())
             copied = {entry.name for entry in await other.files.list("/workspace")}
             arena.expect("locked" in copied, f"only {sorted(copied)} were copied")
         finally:
@@ -300,14 +287,9 @@ async def hold_locks(arena: Arena) -> None:
         for name in ("lease", "locked"):
             # A lease may make the guest's clerk say that it would have to wait; it must not.
             with contextlib.suppress(FileError):
-                await _in_time(f"reading {name}", holder.files.read(f"/mnt/shared/{name}"))
-        await _in_time("the end of the sandbox", holder.stop())
+                await in_time(f"reading {name}", holder.files.read(f"/mnt/shared/{name}"))
+        await in_time("the end of the sandbox", holder.stop())
     arena.expect(sorted(os.listdir(shared)) == ["lease", "locked"], "a deleted file is there")
-
-
-async def _start_probe(sandbox: Sandbox, source: str, *arguments: str) -> Process:
-    program = f"{read_probe('prelude')}\n{source}\n_report(attempt)\n"
-    return await sandbox.start([PYTHON, "-I", "-c", program, *arguments])
 
 
 _MOVING = """
@@ -319,7 +301,7 @@ def attempt(outside):
             file.write("mine")
     os.symlink(outside, "link")
     os.symlink("/etc", "etc")
-    print(json.dumps({"value": "ready"}), flush=True)
+    ready("moving")
     while True:
         for name in (b"link", b"etc"):
             for path in (b"moving", b"moving/inner"):
@@ -333,16 +315,14 @@ async def moving_directory(arena: Arena) -> None:
     outside = arena.canary.directory
     before = sorted(os.listdir(outside))
     async with arena.sandbox(limits=Limits(cpus="unlimited")) as sandbox:
-        process = await _start_probe(sandbox, _MOVING, str(outside))
-        said = await _in_time("the mover", process.stdout.read())
-        arena.expect(b'"ready"' in said, f"nothing moves: {said!r}")
+        await start_probe(arena, sandbox, _MOVING, str(outside))
         taken = 0
         for number in range(40):
             target = outside / f"copy-{number}"
             with contextlib.suppress(CloisterError):
-                await _in_time("a listing", sandbox.files.list("/workspace/moving"))
+                await in_time("a listing", sandbox.files.list("/workspace/moving"))
             with contextlib.suppress(CloisterError):
-                await _in_time("a copy", sandbox.files.copy_out("/workspace/moving", target))
+                await in_time("a copy", sandbox.files.copy_out("/workspace/moving", target))
             if target.is_dir():
                 taken += _expect_only_ours(arena, target)
                 shutil.rmtree(target)

@@ -1,0 +1,332 @@
+"""Attacks by exhaustion: processes, memory, processors; each ends at its limit and harms nobody."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from pathlib import Path
+
+from cloister.errors import CloisterError
+from cloister.model import Limits, Reason, Result
+from cloister.sandbox import Sandbox
+from cloister.verify.arena import PYTHON, Arena
+from cloister.verify.case import NotHeld, case, not_testable
+from cloister.verify.cases import res_storage
+from cloister.verify.cases.started import DEADLINE_S, in_time
+
+__all__ = ["res_storage"]
+
+_PIDS = 64
+_LOOK_S = 0.02
+
+not_testable("RES-13", "this release has no egress proxy that connections could be opened through")
+
+
+async def _expect_neighbour_works(arena: Arena) -> None:
+    """The neighbour's own commands go on, within a deadline and not only in the end."""
+    work = arena.canary.neighbour.run("echo well; true | true")
+    result = await in_time("a neighbour's command", work)
+    arena.expect(result.stdout == "well\n", f"a neighbour's command {result.describe()}")
+
+
+async def _expect_empties(arena: Arena, sandbox: Sandbox) -> None:
+    """Wait until no process but the guest is left; the kernel tells nobody, so look again."""
+    deadline = time.monotonic() + DEADLINE_S
+    while len(sandbox.host_pids) > 1:
+        arena.expect(time.monotonic() < deadline, f"{len(sandbox.host_pids)} processes stay")
+        await asyncio.sleep(_LOOK_S)
+
+
+_FORK_UNTIL_REFUSED = """
+import os, signal, sys
+made = 0
+try:
+    while made < 10_000:
+        if os.fork() == 0:
+            signal.pause()
+        made += 1
+except OSError as error:
+    print(made, error.errno, flush=True)
+    sys.exit(1)
+"""
+_BOMB = "bomb() { bomb | bomb & }; bomb; while :; do bomb; done"
+
+
+@case("RES-01", "fork bomb", "high")
+async def fork_bomb(arena: Arena) -> None:
+    async with arena.sandbox(limits=Limits(pids=_PIDS)) as sandbox:
+        result = await arena.python(sandbox, _FORK_UNTIL_REFUSED)
+        made, number = (int(word) for word in result.stdout.split())
+        arena.expect(_PIDS // 2 < made < _PIDS, f"{made} of at most {_PIDS} processes were made")
+        arena.expect(number == 11, f"the fork was refused with error {number}, not EAGAIN")
+        arena.expect(result.reason is Reason.PIDS, f"the reason is {result.reason}, not pids")
+        await _expect_neighbour_works(arena)
+    async with arena.sandbox(limits=Limits(pids=_PIDS)) as sandbox:
+        await sandbox.start(["/bin/sh", "-c", _BOMB])
+        for _ in range(5):
+            await _expect_neighbour_works(arena)
+        count = len(sandbox.host_pids)
+        arena.expect(1 < count <= _PIDS + 1, f"{count} processes are in a sandbox of {_PIDS}")
+        await in_time("the end of the sandbox", sandbox.stop())
+
+
+_THREADS_UNTIL_REFUSED = """
+import sys, threading
+stop = threading.Event()
+made = 0
+threading.stack_size(65_536)
+try:
+    while made < 10_000:
+        threading.Thread(target=stop.wait, daemon=True).start()
+        made += 1
+except RuntimeError:
+    print(made, flush=True)
+    import os
+    os._exit(1)
+"""
+_SPAWN_STORM = """
+import os
+refused = ran = 0
+for _ in range(300):
+    try:
+        pid = os.posix_spawn("/bin/true", ["true"], {})
+    except OSError:
+        refused += 1
+        continue
+    ran += 1
+    if ran % 2:
+        os.waitpid(pid, 0)
+print(ran, refused)
+"""
+
+
+@case("RES-02", "thread bomb and vfork storm", "high")
+async def thread_bomb(arena: Arena) -> None:
+    async with arena.sandbox(limits=Limits(pids=_PIDS)) as sandbox:
+        result = await arena.python(sandbox, _THREADS_UNTIL_REFUSED)
+        made = int(result.stdout)
+        arena.expect(_PIDS // 2 < made < _PIDS, f"{made} threads within a limit of {_PIDS}")
+        arena.expect(result.reason is Reason.PIDS, f"the reason is {result.reason}, not pids")
+        storm = await arena.python(sandbox, _SPAWN_STORM)
+        ran, refused = (int(word) for word in storm.stdout.split())
+        arena.expect(ran > 0 and refused > 0, f"{ran} programs ran and {refused} were refused")
+        await _expect_neighbour_works(arena)
+        await _expect_empties(arena, sandbox)
+
+
+_EAT = """
+import mmap, sys
+size = int(sys.argv[1])
+held = []
+eaten = 0
+while eaten < size:
+    block = mmap.mmap(-1, 1 << 22)
+    for at in range(0, 1 << 22, 4096):
+        block[at] = 1
+    held.append(block)
+    eaten += 1 << 22
+print(eaten)
+"""
+
+
+@case("RES-03", "allocate memory until killed", "high")
+async def eat_memory(arena: Arena) -> None:
+    limit = 96 * 2**20
+    async with arena.sandbox(limits=Limits(memory=limit)) as sandbox:
+        allowed = await arena.python(sandbox, _EAT, str(limit // 2))
+        arena.expect(allowed.ok, f"half of the limit is refused: {allowed.describe()}")
+        result = await arena.python(sandbox, _EAT, str(limit * 4))
+        arena.expect(result.reason is Reason.MEMORY, f"the reason is {result.reason}, not memory")
+        arena.expect(result.signal == 9, f"it ended by {result.describe()}, not by the kernel")
+        shell = await sandbox.run(f"{PYTHON} -c '{_EAT}' {limit * 4}; echo after")
+        arena.expect("after" in shell.stdout, "the shell above the killed program died too")
+        again = await sandbox.run("echo alive")
+        arena.expect(again.stdout == "alive\n", "the guest did not survive")
+        usage = await sandbox.usage()
+        arena.expect(usage.oom_kills >= 2, f"the kernel counted {usage.oom_kills} kills, not two")
+        arena.expect(usage.memory_bytes < limit // 2, f"{usage.memory_bytes} bytes are still held")
+        await _expect_neighbour_works(arena)
+
+
+_BURN = """
+import os, sys, time
+end = time.monotonic() + float(sys.argv[1])
+for _ in range(3):
+    if os.fork() == 0:
+        break
+while time.monotonic() < end:
+    pass
+"""
+
+
+@case("RES-05", "spin on every processor", "high")
+async def spin(arena: Arena) -> None:
+    quota, wall_s = 0.5, 2.0
+    async with arena.sandbox(limits=Limits(cpus=quota)) as sandbox:
+        before, begun = (await sandbox.usage()).cpu_s, time.monotonic()
+        burning = asyncio.create_task(arena.python(sandbox, _BURN, str(wall_s)))
+        for _ in range(3):
+            await _expect_neighbour_works(arena)
+        await burning
+        used, elapsed = (await sandbox.usage()).cpu_s - before, time.monotonic() - begun
+        throttled = _throttled(sandbox)
+        # Each processor may finish the slice it holds, which is at most one period's quota.
+        most = elapsed * quota * 1.05 + 0.1
+        arena.expect(used <= most, f"{used:.2f} s of processor in {elapsed:.2f} s at {quota}")
+        arena.expect(used > 0.1 and throttled > 0, "the quota was never reached")
+
+
+def _throttled(sandbox: Sandbox) -> int:
+    """How often the kernel held the sandbox back, from whichever of its groups counts that."""
+    total = 0
+    for group in sandbox._running().groups:
+        counts = group / "cpu.stat"
+        lines = counts.read_text().splitlines() if counts.exists() else []
+        total += sum(int(line.split()[1]) for line in lines if line.startswith("nr_throttled"))
+    return total
+
+
+_ORPHANS = """
+import os, sys
+for _ in range(int(sys.argv[1])):
+    pid = os.fork()
+    if pid == 0:
+        if os.fork() == 0:
+            os._exit(0)
+        os._exit(0)
+    os.waitpid(pid, 0)
+print("done")
+"""
+
+
+@case("RES-10", "zombie storm: thousands of orphaned short processes", "medium")
+async def zombie_storm(arena: Arena) -> None:
+    count = 5000
+    async with arena.sandbox(limits=Limits(pids=_PIDS, cpus="unlimited")) as sandbox:
+        result = await arena.python(sandbox, _ORPHANS, str(count), timeout=60)
+        arena.expect(result.stdout == "done\n", f"the storm {result.describe()}: {result.stderr}")
+        arena.expect(result.usage.processes >= count, f"{result.usage.processes} processes ran")
+        await _expect_empties(arena, sandbox)
+        left = await sandbox.run("ls -d /proc/[0-9]* | wc -l")
+        arena.expect(int(left.stdout) <= 6, f"{left.stdout.strip()} processes are left inside")
+
+
+@case("RES-11", "megabytes of arguments and variables, 100,000 of them, none at all", "medium")
+async def huge_arguments(arena: Arena) -> None:
+    async with arena.sandbox() as sandbox:
+        fits = await sandbox.run(["/bin/echo", "x" * 100_000])
+        arena.expect(len(fits.stdout) == 100_001, "100 kB of arguments do not fit")
+        refused: dict[str, tuple[list[str], dict[str, str]]] = {
+            "one argument of 8 MiB": (["/bin/true", "x" * 2**23], {}),
+            "3 million arguments": (["/bin/true", *["x"] * 3_000_000], {}),
+            "a variable of 8 MiB": (["/bin/true"], {"BIG": "x" * 2**23}),
+            "no argument at all": ([], {}),
+            "an empty program": ([""], {}),
+        }
+        for what, (argv, env) in refused.items():
+            try:
+                result = await sandbox.run(argv, env=env, timeout=DEADLINE_S)
+            except CloisterError as error:
+                arena.expect(len(str(error)) < 2000, f"{what}: the error repeats all of it")
+                continue
+            raise NotHeld(f"{what} ran: {result.describe()}")
+        # An empty argv from inside: the kernel must not start a program without a name.
+        source = "import ctypes, os\nnone = (ctypes.c_char_p * 1)(None)\n"
+        source += "ctypes.CDLL(None).execve(b'/bin/true', none, none)"
+        result = await arena.python(sandbox, source)
+        arena.expect(result.signal is None, f"an empty argv inside {result.describe()}")
+        arena.expect((await sandbox.run("echo alive")).stdout == "alive\n", "the guest is gone")
+
+
+@case("RES-12", "print as fast as possible, with and without newlines", "high")
+async def output_flood(arena: Arena) -> None:
+    most_kept, flood, rise = 2**20, 2**30, 64 * 2**20
+    async with arena.sandbox(limits=Limits(output=most_kept, cpus="unlimited")) as sandbox:
+        before = _resident_bytes()
+        for command in (f"head -c {flood} /dev/zero", f"yes flood | head -c {flood}"):
+            peak = asyncio.create_task(_peak_resident())
+            result = await sandbox.run(command, timeout=60)
+            peak.cancel()
+            highest = await peak
+            arena.expect(result.stdout_total == flood, f"{result.stdout_total} bytes of {flood}")
+            kept = len(result.stdout_bytes)
+            arena.expect(kept <= most_kept and result.stdout_truncated, f"{kept} bytes were kept")
+            arena.expect(highest - before < rise, f"this process grew by {highest - before} bytes")
+        # Nobody reads: the writer waits, and nothing piles up here.
+        unread = await sandbox.start(["/usr/bin/head", "-c", str(flood), "/dev/zero"])
+        result = await sandbox.run("printf small")
+        arena.expect(not result.stdout_truncated and result.stdout == "small", "a small output")
+        arena.expect(unread.returncode is None, "a gibibyte went somewhere though nobody read it")
+        arena.expect(_resident_bytes() - before < rise, "unread output piles up in this process")
+
+
+async def _peak_resident() -> int:
+    highest = 0
+    try:
+        while True:
+            highest = max(highest, _resident_bytes())
+            await asyncio.sleep(_LOOK_S)
+    except asyncio.CancelledError:
+        return highest
+
+
+def _resident_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+@case("RES-14", "destroy a paused sandbox, pause one that forks", "high")
+async def destroy_paused(arena: Arena) -> None:
+    async with arena.sandbox() as sandbox:
+        await sandbox.start(["/bin/sleep", "infinity"])
+        await sandbox.pause()
+        await in_time("the end of the sandbox", sandbox.stop())
+    async with arena.sandbox(limits=Limits(pids=_PIDS)) as sandbox:
+        await sandbox.start(["/bin/sh", "-c", _BOMB])
+        await sandbox.pause()
+        used = sandbox._running().usage().cpu_s
+        await _expect_neighbour_works(arena)
+        grown = sandbox._running().usage().cpu_s - used
+        arena.expect(grown < 0.5, f"a paused sandbox used {grown:.2f} s of processor")
+        await in_time("the end of the sandbox", sandbox.stop())
+    async with arena.sandbox() as sandbox:
+        await sandbox.pause()
+        await sandbox.resume()
+        result: Result = await sandbox.run("echo resumed")
+        arena.expect(result.stdout == "resumed\n", "a resumed sandbox does not run")
+
+
+_STUBBORN = """
+import os, signal, sys, time
+for number in range(1, 65):
+    try:
+        signal.signal(number, signal.SIG_IGN)
+    except (OSError, ValueError):
+        continue
+for _ in range(3):
+    if os.fork() == 0:
+        os.setsid()
+        if os.fork() == 0:
+            # The parent of a vfork waits without being interruptible.
+            import ctypes
+            libc = ctypes.CDLL(None)
+            if libc.vfork() == 0:
+                libc.sleep(1000)
+                libc._exit(0)
+        break
+print("ready", flush=True)
+while True:
+    time.sleep(1000)
+"""
+
+
+@case("RES-15", "ignore every signal at the wall limit, children in uninterruptible waits", "high")
+async def ignore_the_limit(arena: Arena) -> None:
+    async with arena.sandbox() as sandbox:
+        work = arena.python(sandbox, _STUBBORN, timeout=1.0)
+        result = await in_time("a process with a limit of a second", work)
+        arena.expect("ready" in result.stdout, f"the probe did not get ready: {result.stderr}")
+        arena.expect(result.reason is Reason.TIMEOUT, f"the reason is {result.reason}, not timeout")
+        await _expect_empties(arena, sandbox)
+        quick = await sandbox.run("echo quick", timeout=DEADLINE_S)
+        arena.expect(quick.ok, "a command within its limit does not run")
