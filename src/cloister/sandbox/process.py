@@ -288,8 +288,7 @@ class Process:
         """Tell the program that its terminal has another size."""
         if self._command.pty is None:
             raise RequestError("this process has no terminal; start it with pty=")
-        if not (0 < rows < 65_536 and 0 < cols < 65_536):
-            raise RequestError(f"a terminal of {rows} rows and {cols} columns; use 1 to 65535 each")
+        require_terminal_size(rows, cols)
         if not self._ended.done():
             self._link.send(encode_resize(self._id, rows, cols))
 
@@ -322,6 +321,12 @@ class Process:
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None
+
+
+def require_terminal_size(rows: int, cols: int) -> None:
+    """Refuse a terminal of a size that none can have."""
+    if not (0 < rows < 65_536 and 0 < cols < 65_536):
+        raise RequestError(f"a terminal of {rows} rows and {cols} columns; use 1 to 65535 each")
 
 
 def _exit_code(exited: Exited) -> int:

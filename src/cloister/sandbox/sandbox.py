@@ -38,7 +38,7 @@ from cloister.runtime.base import Guest, Posture
 from cloister.runtime.plan import Plan
 from cloister.sandbox.dial import dial
 from cloister.sandbox.files import Files
-from cloister.sandbox.process import Command, Process
+from cloister.sandbox.process import Command, Process, require_terminal_size
 from cloister.wire import Exited, Link
 
 WORKSPACE = "/workspace"
@@ -152,10 +152,11 @@ class Sandbox:
         """
         data = stdin.encode() if isinstance(stdin, str) else stdin
         kept_bytes = self.policy.limits.output if output is None else parse_bytes(output, "output")
+        timeout_s = self._timeout(timeout)
         process = self._process(command, cwd, env, user, None, stdin=data is not None)
         self._enter()
         try:
-            process.begin(tell=False, timeout_s=self._timeout(timeout))
+            process.begin(tell=False, timeout_s=timeout_s)
             feeder = None if data is None else asyncio.create_task(_feed(process, data))
             try:
                 return await process.capture(kept_bytes)
@@ -188,10 +189,13 @@ class Sandbox:
         standard input. It ends with the sandbox at the latest.
         """
         size = (24, 80) if pty is True else (pty or None)
+        if size is not None:
+            require_terminal_size(*size)
+        timeout_s = self._timeout(timeout)
         process = self._process(command, cwd, env, user, size, stdin=stdin)
         self._enter()
         try:
-            process.begin(tell=True, timeout_s=self._timeout(timeout))
+            process.begin(tell=True, timeout_s=timeout_s)
             await process.wait_started()
         except GuestGone as error:
             raise self._why_gone(error) from None
