@@ -6,6 +6,7 @@ import asyncio
 import os
 import socket
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,11 @@ import pytest
 
 from cloister.errors import LaunchFailed, ProtocolViolation
 from cloister.runtime.namespace import launcher as launcher_room
+from cloister.runtime.namespace.cgroups import Layout
 from cloister.runtime.namespace.ids import SubIds
 from cloister.runtime.namespace.launcher import Launched, Launcher
 from cloister.runtime.namespace.runtime import cell_binary
-from cloister.runtime.plan import Cgroup, Directory, HostMount, IdRange, Layer, Plan
+from cloister.runtime.plan import Directory, GroupLimit, HostMount, IdRange, Layer, Plan, Room
 from cloister.sandbox import files, parcel
 from cloister.wire import (
     Assembler,
@@ -46,28 +48,15 @@ from cloister.wire.messages import (
     encode_start,
 )
 
-PLAN = Plan(
-    stream_transport=True,
+ROOM = Room(
     hostname="cell",
-    uid_map=(IdRange(0, 300_000, 65_536),),
-    gid_map=(IdRange(0, 300_000, 1000), IdRange(1000, 365_536, 64_536)),
-    allow_setgroups=True,
-    init_uid=0,
-    init_gid=1,
-    cgroups=(
-        Cgroup("/sys/fs/cgroup/memory/a", False, (("memory.limit_in_bytes", "1024"),)),
-        Cgroup("/sys/fs/cgroup/unified/a", True, ()),
-    ),
+    limits=(GroupLimit(0, "memory.limit_in_bytes", "1024"), GroupLimit(255, "pids.max", "2")),
     disk_bytes=1 << 31,
     inodes=200_000,
     shm_bytes=1 << 26,
-    layers=(Layer("/usr", "usr", True), Layer("/opt", "opt", False)),
+    layers=(Layer("/usr", "usr", True, False), Layer("/opt", "opt", False, True)),
     links=(("bin", "usr/bin"),),
     directories=(Directory("workspace", 1000, 1001, 0o755),),
-    mounts=(
-        HostMount(b"/srv/\xff", "data", False, None),
-        HostMount(b"/srv/w", "w", True, ((1, 300_001), (2, 300_002))),
-    ),
     masks=("/proc/kcore",),
     rlimits=((4, 0, 0), (7, 4096, 65_536)),
     open_files=1024,
@@ -78,6 +67,20 @@ PLAN = Plan(
     deny_set_id_bits=True,
     landlock=True,
 )
+PLAN = Plan(
+    room=ROOM,
+    uid_map=(IdRange(0, 300_000, 65_536),),
+    gid_map=(IdRange(0, 300_000, 1000), IdRange(1000, 365_536, 64_536)),
+    allow_setgroups=True,
+    init_uid=0,
+    init_gid=1,
+    mounts=(
+        HostMount(b"/srv/\xff", "data", False, None),
+        HostMount(b"/srv/w", "w", True, ((1, 300_001), (2, 300_002))),
+    ),
+    stream_transport=True,
+)
+LAYOUT = Layout({"memory": Path("/groups/memory")}, Path("/groups/unified"), frozenset(), {})
 
 FILE_DETAILS: dict[str, Any] = {
     "other": b"/b",
@@ -114,6 +117,7 @@ WRITTEN: dict[str, bytes] = {
     "to-guest-credit": encode_credit(9, 2, 65_536),
     "to-guest-ping": encode_ping(0xFFFF_FFFF),
     "plan": PLAN.encoded,
+    "plan-drill": replace(PLAN, stream_transport=False, drill=("pause", "root")).encoded,
 }
 
 READ: dict[str, tuple[int, Message]] = {
@@ -276,7 +280,9 @@ async def test_the_launcher_is_configured_as_golden(
 ) -> None:
     talk = Conversation(monkeypatch)
     monkeypatch.setattr(os, "geteuid", lambda: euid)
-    waiting = asyncio.create_task(talk.launcher._configure(Path("/run/cloister/1"), sub_ids))
+    waiting = asyncio.create_task(
+        talk.launcher._configure(Path("/run/cloister/1"), sub_ids, LAYOUT)
+    )
     await asyncio.sleep(0)
     assert talk.heard().hex() == golden[name].hex()
     talk.far.send(golden["from-launcher-ready"])
@@ -293,7 +299,7 @@ async def test_a_launch_is_asked_for_and_answered_as_golden(
     await asyncio.sleep(0)
     assert talk.heard().hex() == golden["to-launcher-launch"].hex()
     talk.far.send(golden["from-launcher-launched"])
-    assert await waiting == Launched(4242, b"uid=0\n")
+    assert await waiting == Launched(4242, 77, b"uid=0\n")
     await talk.close()
 
 

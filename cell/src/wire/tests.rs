@@ -3,6 +3,7 @@
 use super::frame::{Assembler, Frame, MAX_TO_GUEST};
 use super::message::{Exited, File, Reach, Start, ToGuest, ToHost};
 use super::GENERATION;
+use crate::contain::step::Step;
 use crate::plan::{Drill, Plan};
 use crate::zygote::message::{self as launcher, Ids, Request};
 
@@ -181,12 +182,11 @@ fn a_plan_is_understood() {
     let maps: Vec<_> = plan.uid_map.iter().chain(&plan.gid_map).map(|r| (r.inside, r.outside, r.count)).collect();
     assert_eq!(maps, [(0, 300_000, 65_536), (0, 300_000, 1000), (1000, 365_536, 64_536)]);
     assert_eq!((plan.init_uid, plan.init_gid), (0, 1));
-    let groups: Vec<_> = plan.cgroups.iter().map(|g| (g.dir.as_slice(), g.unified, g.writes.len())).collect();
-    assert_eq!(groups, [(&b"/sys/fs/cgroup/memory/a"[..], false, 1), (&b"/sys/fs/cgroup/unified/a"[..], true, 0)]);
-    assert_eq!(plan.cgroups[0].writes[0], (b"memory.limit_in_bytes".to_vec(), b"1024".to_vec()));
+    let limits: Vec<_> = plan.limits.iter().map(|l| (l.group, l.file.as_slice(), l.value.as_slice())).collect();
+    assert_eq!(limits, [(0, &b"memory.limit_in_bytes"[..], &b"1024"[..]), (255, b"pids.max", b"2")]);
     assert_eq!((plan.disk_bytes, plan.inodes, plan.shm_bytes), (1 << 31, 200_000, 1 << 26));
-    let layers: Vec<_> = plan.layers.iter().map(|l| (l.source.as_slice(), l.target.as_slice(), l.idmap)).collect();
-    assert_eq!(layers, [(&b"/usr"[..], &b"usr"[..], true), (b"/opt", b"opt", false)]);
+    let layers: Vec<_> = plan.layers.iter().map(|l| (l.source.as_slice(), l.target.as_slice(), l.idmap, l.writable)).collect();
+    assert_eq!(layers, [(&b"/usr"[..], &b"usr"[..], true, false), (b"/opt", b"opt", false, true)]);
     assert_eq!(plan.links, [(b"bin".to_vec(), b"usr/bin".to_vec())]);
     let dir = &plan.dirs[0];
     assert_eq!((dir.path.as_slice(), dir.uid, dir.gid, dir.mode), (&b"workspace"[..], 1000, 1001, 0o755));
@@ -198,6 +198,8 @@ fn a_plan_is_understood() {
     assert_eq!(plan.rlimits, [(4, 0, 0), (7, 4096, 65_536)]);
     assert_eq!((plan.open_files, plan.bounding, plan.guest_caps, plan.root_caps), (1024, 1, 2, 4));
     assert_eq!(plan.drill, Drill::None);
+    let drill = Plan::decode(&golden("plan-drill")).expect("the golden drill");
+    assert_eq!((drill.drill, drill.stream_transport), (Drill::Pause(Step::Root), false));
 }
 
 #[test]
@@ -218,6 +220,9 @@ fn what_the_launcher_is_told_is_understood() {
             _ => panic!("{name} is no configuration"),
         };
         assert_eq!(configuration.directory, b"/run/cloister/1");
+        let groups: Vec<_> = configuration.groups.iter().map(|g| (g.dir.as_slice(), g.unified)).collect();
+        assert_eq!(groups, [(&b"/groups/memory"[..], false), (b"/groups/unified", true)]);
+        assert_eq!(configuration.name, b"1");
         assert_eq!(configuration.etc, [b"ssl".to_vec(), b"mime.types".to_vec()]);
         let file = &configuration.files[0];
         assert_eq!((file.path.as_slice(), file.mode, file.content.as_slice()), (&b"etc/hosts"[..], 0o644, &b"x\n"[..]));
