@@ -10,7 +10,7 @@ import pytest
 
 ROOMS = [
     *("errors", "model", "policy", "ledger", "store", "wire", "egress", "image"),
-    *("runtime", "node", "sandbox", "blocking", "api", "cluster", "verify", "cli"),
+    *("runtime", "node", "sandbox", "blocking", "api", "cluster", "verify", "doctor", "cli"),
 ]
 
 
