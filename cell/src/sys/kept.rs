@@ -162,8 +162,13 @@ extern "C" fn keeper(argument: usize) -> ! {
         let mut status: i32 = 0;
         let ended = call(libc::SYS_wait4, [usize::MAX, &mut status as *mut i32 as usize, libc::__WALL as usize, 0, 0, 0]);
         if ended == program {
-            mailbox.bytes.write(launch.slot + mailbox.status, &status.to_le_bytes());
-            mailbox.bytes.write(launch.slot, &[2]);
+            let mut said = [0u8; 1];
+            mailbox.bytes.read(launch.slot, &mut said);
+            // A program that could not be executed has said why; its status would only hide that.
+            if said[0] == 0 {
+                mailbox.bytes.write(launch.slot + mailbox.status, &status.to_le_bytes());
+                mailbox.bytes.write(launch.slot, &[2]);
+            }
             exit(0);
         }
         if ended < 0 && ended != -(libc::EINTR as isize) {
