@@ -23,6 +23,8 @@ pub struct Duct {
     written: usize,
     credit: usize,
     no_more: bool,
+    /// Bytes from the wire found nobody to take them: the host is told, or it would wait for ever.
+    refused: bool,
     /// The program has ended: what is in the pipe now is all that counts.
     last: bool,
     closed: bool,
@@ -45,7 +47,7 @@ impl Duct {
         for end in [&from, &to].into_iter().flatten() {
             fd::set_nonblocking(end, true)?;
         }
-        Ok(Duct { job, stream, from, to, buffer: Vec::new(), written: 0, credit: WINDOW, no_more: false, last: false, closed: false })
+        Ok(Duct { job, stream, from, to, buffer: Vec::new(), written: 0, credit: WINDOW, no_more: false, refused: false, last: false, closed: false })
     }
 
     /// Whether data of this stream from the wire belongs here.
@@ -101,9 +103,12 @@ impl Duct {
         waits.push(fd::wait_for(target, libc::POLLOUT));
     }
 
-    /// The program has ended and there may be something left to read: look now, do not wait for
-    /// a writer that may never come.
+    /// There is something to do that no descriptor will announce: an end to pass on, or, after
+    /// the program has ended, a last look for what a writer that may never come has left.
     pub fn in_hurry(&self, link_has_room: bool) -> bool {
+        if self.no_more && self.pending() == 0 && !self.closed {
+            return true;
+        }
         let may_send = self.to.is_some() || (self.credit > 0 && link_has_room);
         self.last && !self.no_more && self.pending() == 0 && may_send
     }
@@ -154,6 +159,7 @@ impl Duct {
                     Err(error) if error.raw_os_error() == Some(libc::EAGAIN) => break,
                     // Nobody reads any more: the rest goes nowhere, and no more is asked for.
                     Err(_) => {
+                        self.refused = self.from.is_none();
                         taken += self.pending();
                         self.written = self.buffer.len();
                         self.no_more = true;
@@ -172,7 +178,12 @@ impl Duct {
             self.closed = true;
             match &self.to {
                 // Half-close a connection; for anything else dropping the descriptor says it.
-                Some(to) => drop(socket::shutdown_write(to.as_raw_fd())),
+                Some(to) => {
+                    drop(socket::shutdown_write(to.as_raw_fd()));
+                    if self.refused {
+                        link.say(self.job, &ToHost::Close { stream: self.stream })?;
+                    }
+                }
                 None => link.say(self.job, &ToHost::Close { stream: self.stream })?,
             }
         }

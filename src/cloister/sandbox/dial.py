@@ -7,7 +7,7 @@ import errno
 import os
 import socket
 
-from cloister.errors import CloisterError, GuestError, NotFound, RequestError
+from cloister.errors import CloisterError, GuestError, GuestGone, NotFound, RequestError
 from cloister.wire import (
     Close,
     Credit,
@@ -43,6 +43,7 @@ async def dial(link: Link, port: int) -> tuple[asyncio.StreamReader, asyncio.Str
         return await asyncio.open_connection(sock=ours, limit=_LIMIT)
     except BaseException:
         ours.close()
+        connection.abandon()
         link.forget(connection.id)
         raise
 
@@ -70,6 +71,8 @@ class _Connection:
                 self._incoming.feed(message.data)
             case Close() if self._incoming is not None and message.stream == _OUTWARD:
                 self._incoming.feed_end()
+            case Close() if self._outgoing is not None and message.stream == _INWARD:
+                self._outgoing.lost(GuestGone("nobody reads this stream any more", reason="closed"))
             case Started():
                 self._settle(None)
             case Credit() if self._outgoing is not None:
@@ -108,6 +111,11 @@ class _Connection:
         self._outgoing = WireOutgoing(self._link, self.id, _INWARD)
         self._tasks.append(asyncio.create_task(self._copy(end)))
 
+    def abandon(self) -> None:
+        """Stop copying for a connection that did not come about."""
+        for task in self._tasks:
+            task.cancel()
+
     async def _copy(self, end: socket.socket) -> None:
         reader, writer = await asyncio.open_connection(sock=end, limit=_LIMIT)
         outward = asyncio.create_task(self._copy_out(writer))
@@ -119,8 +127,9 @@ class _Connection:
                 self._outgoing.close()
             await outward
         except (CloisterError, OSError):
-            outward.cancel()
+            return
         finally:
+            outward.cancel()
             writer.close()
             self._link.forget(self.id)
 

@@ -132,7 +132,7 @@ class Errand:
                 )
             case Data() if isinstance(self.output, WireIncoming):
                 self.output.feed(message.data)
-            case Close() if isinstance(self.output, WireIncoming):
+            case Close(stream=1) if isinstance(self.output, WireIncoming):
                 self.output.feed_end()
             case Credit() if isinstance(self.input, WireOutgoing):
                 self.input.credited(message.count)

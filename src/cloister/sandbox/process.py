@@ -43,6 +43,7 @@ from cloister.wire.streams import open_pipe
 STDIN, STDOUT, STDERR = range(3)
 # After being told to end a tree, the guest has this long before the whole sandbox is ended.
 KILL_GRACE_S = 5.0
+_PATIENCE_S = 0.002
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +51,8 @@ class Command:
     """Everything about a process that is decided before it starts."""
 
     argv: tuple[bytes, ...]
-    env: tuple[bytes, ...]
+    # As `encode_strings` writes it.
+    env: bytes
     cwd: bytes
     user: User
     pty: tuple[int, int] | None
@@ -152,6 +154,10 @@ class Process:
             if isinstance(self.stdin, WireOutgoing):
                 self.stdin.credited(message.count)
             return
+        if isinstance(message, Close) and message.stream == STDIN:
+            if isinstance(self.stdin, WireOutgoing):
+                self.stdin.lost(GuestGone("nobody reads this stream any more", reason="closed"))
+            return
         stream = {STDOUT: self.stdout, STDERR: self.stderr}.get(message.stream)
         if not isinstance(stream, WireIncoming):
             return
@@ -242,10 +248,19 @@ class Process:
         """Read all output, keep up to `limit` bytes of each stream, and wait for the end."""
         out = Capture(self.stdout, limit)
         err = None if self.stderr is None else Capture(self.stderr, limit)
-        exited = await asyncio.shield(self._ended)
-        await out.wait()
-        if err is not None:
-            await err.wait()
+        captures = (out,) if err is None else (out, err)
+        # Most commands end before it is worth watching their pipes: what they wrote is taken then.
+        patience = self._loop.call_later(_PATIENCE_S, lambda: [each.begin() for each in captures])
+        try:
+            exited = await asyncio.shield(self._ended)
+            patience.cancel()
+            for each in captures:
+                await each.wait()
+        except BaseException:
+            patience.cancel()
+            for each in captures:
+                each.abandon()
+            raise
         self._link.forget(self._id)
         return self._result(exited, out, err)
 
