@@ -6,13 +6,16 @@ use super::slots::{Said, Slots};
 use super::spawn::STEPS;
 use super::tree;
 use crate::sys::fd::{self, Wait};
-use crate::sys::kept::Launch;
+use crate::sys::kept::{Launch, Stack};
 use crate::sys::process::{Ended, Pid};
 use crate::sys::{libc, mount, process};
 use crate::wire::message::{Exited, Reach, ToHost};
 use std::collections::HashMap;
 use std::io;
 use std::os::unix::io::{AsRawFd, OwnedFd};
+
+/// Kept for the next start.
+const SPARE_STACKS: usize = 4;
 
 pub struct Terminal {
     pub master: OwnedFd,
@@ -37,11 +40,17 @@ pub struct Jobs {
     pub slots: Slots,
     by_id: HashMap<u32, Job>,
     load: OwnedFd,
+    stacks: Vec<Stack>,
 }
 
 impl Jobs {
     pub fn new() -> io::Result<Jobs> {
-        Ok(Jobs { slots: Slots::new()?, by_id: HashMap::new(), load: fd::open("/proc/loadavg", libc::O_RDONLY, 0)? })
+        Ok(Jobs { slots: Slots::new()?, by_id: HashMap::new(), load: fd::open("/proc/loadavg", libc::O_RDONLY, 0)?, stacks: Vec::new() })
+    }
+
+    /// Stacks for a start: used before if there are any, which spares the kernel the mapping.
+    pub fn stack(&mut self) -> io::Result<Stack> {
+        self.stacks.pop().map_or_else(Stack::new, Ok)
     }
 
     pub fn insert(&mut self, id: u32, job: Job) {
@@ -86,7 +95,10 @@ impl Jobs {
         };
         let program = if job.launch.is_some() { self.slots.pid(job.slot) } else { job.pid };
         let outcome = match reach {
-            Reach::Tree => tree::kill(job.pid, job.launch.is_some()),
+            Reach::Tree => {
+                self.slots.doom(job.slot);
+                tree::kill(job.pid, job.launch.is_some())
+            }
             Reach::Group if program > 1 => process::kill(-program, signal),
             Reach::Process if program > 1 => process::kill(program, signal),
             _ => Ok(()),
@@ -138,9 +150,11 @@ impl Jobs {
         }
         if let Some(mut job) = self.by_id.remove(&id) {
             self.slots.give_back(job.slot);
-            if killed_keeper {
+            match job.launch.take() {
                 // Its program may still be between clone and execute, in our memory.
-                std::mem::forget(job.launch.take());
+                Some(launch) if killed_keeper => std::mem::forget(launch),
+                Some(launch) if self.stacks.len() < SPARE_STACKS => self.stacks.push(launch.into_stack()),
+                _ => {}
             }
         }
         link.say(id, &message)

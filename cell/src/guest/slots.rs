@@ -13,6 +13,7 @@ const NUMBER: usize = 4;
 const PID: usize = 8;
 const LENGTH: usize = 12;
 const STEP: usize = 13;
+const DOOMED: usize = 14;
 const TEXT: usize = 16;
 
 /// What a child said before it ended.
@@ -34,7 +35,7 @@ impl Slots {
         // There is one guest in a process and it never ends before the process does: what children
         // write into may as well live for ever.
         let bytes: &'static SharedBytes = Box::leak(Box::new(SharedBytes::new(SLOT * COUNT)?));
-        let mailbox = Box::leak(Box::new(Mailbox { bytes, program: PID, status: NUMBER, failure: LENGTH }));
+        let mailbox = Box::leak(Box::new(Mailbox { bytes, program: PID, status: NUMBER, failure: LENGTH, doomed: DOOMED }));
         Ok(Slots { bytes, mailbox, used: vec![false; COUNT] })
     }
 
@@ -60,6 +61,11 @@ impl Slots {
         self.bytes.write(index * SLOT + LENGTH, &[detail.len() as u8, step]);
         self.bytes.write(index * SLOT + TEXT, detail);
         self.bytes.write(index * SLOT + STATE, &[1]);
+    }
+
+    /// The program is to be killed, also if it does not exist yet.
+    pub fn doom(&self, index: usize) {
+        self.bytes.write(index * SLOT + DOOMED, &[1]);
     }
 
     /// The program's own process, as its keeper knows it.

@@ -19,6 +19,7 @@ pub struct Mailbox<'a> {
     pub program: usize,
     pub status: usize,
     pub failure: usize,
+    pub doomed: usize,
 }
 
 /// Everything about a start, prepared beforehand. It must live until the keeper has been reaped.
@@ -57,7 +58,7 @@ pub struct Stack {
 }
 
 impl Stack {
-    fn new() -> io::Result<Stack> {
+    pub fn new() -> io::Result<Stack> {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_STACK | libc::MAP_NORESERVE;
         // SAFETY: asks for fresh memory, owned by the returned value alone.
         let base = unsafe { libc::mmap(std::ptr::null_mut(), 2 * STACK, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0) };
@@ -85,7 +86,7 @@ impl Drop for Stack {
 
 impl Launch {
     #[allow(clippy::too_many_arguments)]
-    pub fn new(streams: [RawFd; 3], terminal: bool, identity: Option<(u32, u32)>, capabilities: u64, open_files: u64, cwd: CString, candidates: Vec<CString>, argv: Vec<CString>, env: Vec<CString>) -> io::Result<Box<Launch>> {
+    pub fn new(streams: [RawFd; 3], terminal: bool, identity: Option<(u32, u32)>, capabilities: u64, open_files: u64, cwd: CString, candidates: Vec<CString>, argv: Vec<CString>, env: Vec<CString>, stack: Stack) -> Box<Launch> {
         let pointers = |list: &[CString]| {
             let mut raw: Vec<*const libc::c_char> = list.iter().map(|s| s.as_ptr()).collect();
             raw.push(std::ptr::null());
@@ -94,7 +95,7 @@ impl Launch {
         let (argv_pointers, env_pointers) = (pointers(&argv), pointers(&env));
         let mut strings = argv;
         strings.extend(env);
-        Ok(Box::new(Launch {
+        Box::new(Launch {
             streams,
             terminal,
             identity,
@@ -105,10 +106,10 @@ impl Launch {
             argv: argv_pointers,
             env: env_pointers,
             strings,
-            stack: Stack::new()?,
+            stack,
             mailbox: std::ptr::null(),
             slot: 0,
-        }))
+        })
     }
 
     /// Start the keeper, which starts the program. `mailbox` must outlive the keeper.
@@ -124,6 +125,11 @@ impl Launch {
             return Err(io::Error::from_raw_os_error(-pid as i32));
         }
         Ok(pid as libc::pid_t)
+    }
+
+    /// The stacks, for another start. The keeper must have been reaped.
+    pub fn into_stack(self) -> Stack {
+        self.stack
     }
 
     fn mailbox(&self) -> &Mailbox<'static> {
@@ -208,6 +214,14 @@ extern "C" fn program(argument: usize) -> ! {
     let nothing: u64 = 0;
     must(Doing::Identity, call(libc::SYS_rt_sigprocmask, [libc::SIG_SETMASK as usize, &nothing as *const u64 as usize, 0, 8, 0, 0]));
     must(Doing::Directory, call(libc::SYS_chdir, [launch.cwd.as_ptr() as usize, 0, 0, 0, 0, 0]));
+    // Whoever kills the tree says so here first and looks for this process afterwards: it sees the
+    // word, or it is seen.
+    let mut doomed = [0u8; 1];
+    launch.mailbox().bytes.read(launch.slot + launch.mailbox().doomed, &mut doomed);
+    if doomed[0] != 0 {
+        let own = call(libc::SYS_getpid, [0; 6]);
+        call(libc::SYS_kill, [own as usize, libc::SIGKILL as usize, 0, 0, 0, 0]);
+    }
     // Each place on the path, as a shell would; a found but forbidden program is the answer only
     // if nothing better follows.
     let mut answer = -(libc::ENOENT as isize);
