@@ -1,0 +1,134 @@
+"""The sandbox a user holds, without `await`."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import Self
+
+from cloister.blocking.dial import dial
+from cloister.blocking.files import Files
+from cloister.blocking.loop import current_loop
+from cloister.blocking.process import Process
+from cloister.blocking.turn import waits
+from cloister.model import UNLIMITED, Limits, Mount, Profile, SandboxId, Trust, User
+from cloister.policy import Policy, Root
+from cloister.runtime.base import Posture
+from cloister.runtime.plan import Plan
+from cloister.sandbox import sandbox as asynchronous
+
+
+class Sandbox:
+    """A complete, safe, offline sandbox; everything it may do more is in its policy.
+
+    Use it as `with Sandbox() as sandbox:`, or `open()` and `stop()` it yourself.
+    """
+
+    def __init__(
+        self,
+        policy: Policy | None = None,
+        *,
+        limits: Limits | None = None,
+        mounts: Sequence[Mount] | None = None,
+        env: Mapping[str, str] | None = None,
+        profile: Profile | str | None = None,
+        trust: Trust | str | None = None,
+        root: Root | None = None,
+        label: str | None = None,
+    ) -> None:
+        self._inner = asynchronous.Sandbox(
+            policy,
+            limits=limits,
+            mounts=mounts,
+            env=env,
+            profile=profile,
+            trust=trust,
+            root=root,
+            label=label,
+        )
+        self._loop = current_loop()
+        self.files = Files(self, self._inner.files)
+
+    def __enter__(self) -> Self:
+        return self.open()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    def open(self) -> Self:
+        """Start the sandbox. Nothing of it exists if this raises."""
+        self._loop.wait(self._inner.open())
+        return self
+
+    stop = waits(asynchronous.Sandbox.stop)
+    run = waits(asynchronous.Sandbox.run)
+    usage = waits(asynchronous.Sandbox.usage)
+    pause = waits(asynchronous.Sandbox.pause)
+    resume = waits(asynchronous.Sandbox.resume)
+
+    def start(
+        self,
+        command: str | Sequence[str | bytes],
+        *,
+        cwd: str | os.PathLike[str] = asynchronous.WORKSPACE,
+        env: Mapping[str, str] | None = None,
+        user: str | int | User | None = None,
+        timeout: float | str | None = UNLIMITED,
+        pty: tuple[int, int] | bool = False,
+        stdin: bool = False,
+    ) -> Process:
+        """Start a program and return it running, with its streams.
+
+        `pty` gives it a terminal, (rows, columns) or True for 24 by 80; `stdin` opens its
+        standard input. It ends with the sandbox at the latest.
+        """
+        started = self._inner.start(
+            command, cwd=cwd, env=env, user=user, timeout=timeout, pty=pty, stdin=stdin
+        )
+        return Process(self._loop, self._loop.wait(started))
+
+    def dial(self, port: int) -> socket.socket:
+        """Connect to a TCP port inside and return a connected socket."""
+        return self._loop.wait(dial(self._inner, port))
+
+    @property
+    def id(self) -> SandboxId:
+        """Its name."""
+        return self._inner.id
+
+    @property
+    def label(self) -> str | None:
+        """What its owner calls it."""
+        return self._inner.label
+
+    @property
+    def policy(self) -> Policy:
+        """What it is and may do."""
+        return self._inner.policy
+
+    @property
+    def posture(self) -> Posture:
+        """What the kernel said was true before anything ran."""
+        return self._inner.posture
+
+    @property
+    def plan(self) -> Plan:
+        """Everything the launcher was told."""
+        return self._inner.plan
+
+    @property
+    def host_pids(self) -> tuple[int, ...]:
+        """Process numbers on the host of everything inside."""
+        return self._inner.host_pids
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it has been started and has not ended."""
+        return self._inner.is_running
