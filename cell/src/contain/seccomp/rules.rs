@@ -144,12 +144,18 @@ fn socket(block: &mut Block) {
         block.if_equal(family as u32, |b| {
             b.argument(1);
             b.mask(TYPE_MASK);
-            b.if_equal(libc::SOCK_RAW as u32, |b| b.errno(EPERM));
-            b.argument(2);
-            for protocol in [0, libc::IPPROTO_TCP, libc::IPPROTO_UDP] {
-                b.if_equal(protocol as u32, Block::allow);
+            // Named, not excluded: besides raw ones the kernel still takes the obsolete type 10 of
+            // these families for a packet socket.
+            for kind in [libc::SOCK_STREAM, libc::SOCK_DGRAM] {
+                b.if_equal(kind as u32, |b| {
+                    b.argument(2);
+                    for protocol in [0, libc::IPPROTO_TCP, libc::IPPROTO_UDP] {
+                        b.if_equal(protocol as u32, Block::allow);
+                    }
+                    b.errno(EPROTONOSUPPORT);
+                });
             }
-            b.errno(EPROTONOSUPPORT);
+            b.errno(EPERM);
         });
     }
     block.if_equal(libc::AF_NETLINK as u32, |b| {
