@@ -11,7 +11,7 @@ pub mod session;
 pub mod step;
 
 use crate::plan::{Drill, Plan};
-use crate::sys::{process, socket, wall};
+use crate::sys::{process, wall};
 use std::os::unix::io::{OwnedFd, RawFd};
 use step::{refuse, At, LaunchError, Step};
 
@@ -35,7 +35,6 @@ pub fn contain(plan: &Plan, filter: &[wall::Instruction], held: &Inheritance) ->
     step(plan.drill, Step::CgroupView, || wall::unshare(crate::sys::libc::CLONE_NEWCGROUP))?;
     step(plan.drill, Step::Identity, || session::become_guest_root(plan))?;
     step(plan.drill, Step::Hostname, || wall::set_hostname(&plan.hostname))?;
-    step(plan.drill, Step::Loopback, socket::raise_loopback)?;
     let new_root = step(plan.drill, Step::Root, || root::build(plan, &trees))?;
     step(plan.drill, Step::Devices, || devices::attach(plan, &trees, &new_root))?;
     step(plan.drill, Step::Proc, || masks::mount_proc(plan, &trees, &new_root))?;

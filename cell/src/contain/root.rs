@@ -2,7 +2,7 @@
 
 use super::step::{during, refuse};
 use crate::plan::{Layer, Plan};
-use crate::sys::{fd, libc, mount, socket};
+use crate::sys::{fd, libc, mount, process, socket};
 use std::io;
 use std::os::unix::io::{AsRawFd, OwnedFd, RawFd};
 
@@ -108,6 +108,8 @@ fn overlay(index: usize, layer: &Layer, tree: &OwnedFd, root: Option<&NewRoot>) 
 /// Directories and links of the plan. They are made, never followed: an image cannot redirect them.
 fn populate(plan: &Plan, root: &NewRoot) -> io::Result<()> {
     let at = root.fd.as_raw_fd();
+    // The plan's modes as they are.
+    process::umask(0);
     for (target, name) in &plan.links {
         match mount::symlinkat(target, at, name) {
             Err(error) if error.raw_os_error() == Some(libc::EEXIST) => {}
@@ -125,12 +127,12 @@ fn populate(plan: &Plan, root: &NewRoot) -> io::Result<()> {
             Err(error) if error.raw_os_error() == Some(libc::EEXIST) => continue,
             other => other.map_err(|e| during(e, format!("making /{}", String::from_utf8_lossy(&dir.path))))?,
         }
-        if dir.uid != plan.init_uid || dir.gid != plan.init_gid || dir.mode & 0o7022 != 0 {
+        if dir.uid != plan.init_uid || dir.gid != plan.init_gid {
             let made = mount::open_beneath(parent, name, libc::O_RDONLY | libc::O_DIRECTORY, 0, mount::Walk::NoLinks)?;
             mount::fchown(&made, dir.uid, dir.gid)?;
-            mount::fchmod(&made, dir.mode)?;
         }
     }
+    process::umask(0o022);
     Ok(())
 }
 

@@ -31,13 +31,12 @@ macro_rules! steps {
 }
 
 steps! {
-    Cgroup "cgroup" "launcher" "make a control group in every hierarchy that limits";
-    Clone "clone" "launcher" "clone the guest into new user, mount, pid, network, ipc and uts namespaces";
-    Join "join" "guest" "enter the control groups before doing anything else";
-    Gate "gate" "guest" "wait for the plan";
-    Limits "limits" "launcher" "write the limits into the control groups";
+    Network "network" "launcher" "make a network namespace with a loopback and nothing else, and enter it";
+    Cgroup "cgroup" "launcher" "make a control group in every hierarchy and write the limits into them";
+    Clone "clone" "launcher" "clone the guest into new user, mount, pid, ipc and uts namespaces";
     Ids "ids" "launcher" "map its users onto a range of host ids of its own, never host id 0";
     Trees "trees" "launcher" "open the host directories that become its root and its mounts";
+    Join "join" "guest" "enter the control groups before doing anything else";
     Fds "fds" "guest" "close every inherited descriptor but two";
     Session "session" "guest" "new session, umask 022, no core dumps, die with the launcher";
     Keyring "keyring" "guest" "leave the caller's session keyring";
@@ -45,7 +44,6 @@ steps! {
     CgroupView "cgroup-view" "guest" "own cgroup namespace, so that its path reads as the root";
     Identity "identity" "guest" "become the sandbox's own root, without supplementary groups";
     Hostname "hostname" "guest" "set the host name";
-    Loopback "loopback" "guest" "raise the loopback, the only network interface there is";
     Root "root" "guest" "build the root on a size-limited tmpfs, host directories as read-only layers";
     Devices "devices" "guest" "minimal /dev, own pseudo-terminals, size-limited /dev/shm";
     Proc "proc" "guest" "mount /proc of its own process namespace, mask what tells about the host";
@@ -57,13 +55,6 @@ steps! {
     Landlock "landlock" "guest" "second layer: no device nodes, no signals or abstract sockets outward, no mounts";
     Seccomp "seccomp" "guest" "load the system call allow-list, last, so that it need not allow the steps above";
     Posture "posture" "guest" "read everything back from the kernel and compare it with the plan";
-}
-
-impl Step {
-    /// Whether a guest has been through it before it knows its plan.
-    pub fn is_before_plan(self) -> bool {
-        matches!(self, Step::Cgroup | Step::Clone | Step::Join | Step::Gate)
-    }
 }
 
 /// A step that did not apply. The sandbox does not exist, and nothing ran.

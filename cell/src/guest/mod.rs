@@ -60,24 +60,24 @@ struct Guest {
 }
 
 /// Serve until the host closes the connection. The end of this process is the end of the sandbox.
-pub fn serve(control: OwnedFd, plan: &Plan) -> ! {
+pub fn serve(control: OwnedFd, plan: &Plan, facts: Vec<u8>) -> ! {
     let house = House {
         stream_transport: plan.stream_transport,
         root_caps: plan.root_caps,
         open_files: plan.open_files,
         change_identity: plan.uid_map.iter().map(|range| range.count).sum::<u32>() > 1,
     };
-    let code = match run(control, house) {
+    let code = match run(control, house, facts) {
         Ok(()) => 0,
         Err(_) => 1,
     };
     process::exit(code)
 }
 
-fn run(control: OwnedFd, house: House) -> io::Result<()> {
+fn run(control: OwnedFd, house: House, facts: Vec<u8>) -> io::Result<()> {
     let signals = process::child_signals()?;
     let mut guest = Guest { house, link: Link::new(control)?, jobs: Jobs::new()?, ducts: Vec::new() };
-    guest.link.say(0, &ToHost::Hello { generation: GENERATION })?;
+    guest.link.say(0, &ToHost::Hello { generation: GENERATION, facts })?;
     let mut waits: Vec<Wait> = Vec::new();
     loop {
         waits.clear();

@@ -3,7 +3,7 @@
 use super::duct::Duct;
 use super::jobs::{Job, Jobs, Terminal};
 use super::{House, Refused};
-use crate::sys::kept::Launch;
+use crate::sys::kept::{Launch, Stack};
 use crate::sys::{cstring, fd, libc, mount, socket};
 use crate::wire::message::Start;
 use std::io;
@@ -30,7 +30,8 @@ pub fn start(house: &House, jobs: &mut Jobs, ducts: &mut Vec<Duct>, id: u32, sta
         None => given(start, fds).map_err(Refused::at("streams"))?,
     };
     let numbers = [streams.child[0].as_raw_fd(), streams.child[1].as_raw_fd(), streams.child[2].as_raw_fd()];
-    let mut launch = prepare(house, start, numbers, streams.terminal.is_some()).map_err(Refused::at("execute"))?;
+    let stack = jobs.stack().map_err(Refused::at("execute"))?;
+    let mut launch = prepare(house, start, numbers, streams.terminal.is_some(), stack).map_err(Refused::at("execute"))?;
     let told = if start.tell { Some(fd::pipe().map_err(Refused::at("streams"))?) } else { None };
     let before = jobs.processes_so_far();
     let slot = jobs.slots.take().ok_or(Refused { step: "execute", errno: libc::EAGAIN })?;
@@ -49,7 +50,7 @@ pub fn start(house: &House, jobs: &mut Jobs, ducts: &mut Vec<Duct>, id: u32, sta
 }
 
 /// Everything the program needs, laid out before the clone so that its process allocates nothing.
-fn prepare(house: &House, start: &Start, streams: [RawFd; 3], terminal: bool) -> io::Result<Box<Launch>> {
+fn prepare(house: &House, start: &Start, streams: [RawFd; 3], terminal: bool, stack: Stack) -> io::Result<Box<Launch>> {
     let invalid = || io::Error::from_raw_os_error(libc::EINVAL);
     let name = start.argv.first().filter(|name| !name.is_empty()).ok_or_else(invalid)?;
     let all = |list: &[Vec<u8>]| list.iter().map(cstring).collect::<io::Result<Vec<_>>>();
@@ -64,7 +65,7 @@ fn prepare(house: &House, start: &Start, streams: [RawFd; 3], terminal: bool) ->
     };
     let identity = house.identity(start.uid, start.gid)?;
     let capabilities = house.capabilities(start.uid);
-    Launch::new(streams, terminal, identity, capabilities, house.open_files, cstring(&start.cwd)?, candidates, all(&start.argv)?, all(&start.env)?)
+    Ok(Launch::new(streams, terminal, identity, capabilities, house.open_files, cstring(&start.cwd)?, candidates, all(&start.argv)?, all(&start.env)?, stack))
 }
 
 fn given(start: &Start, fds: Vec<OwnedFd>) -> io::Result<Streams> {

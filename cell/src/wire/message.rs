@@ -84,7 +84,8 @@ pub struct Exited {
 
 #[derive(Debug, PartialEq, Eq, Clone)]
 pub enum ToHost {
-    Hello { generation: u8 },
+    /// The guest is there; what it found to be true of itself, as `name=value` lines.
+    Hello { generation: u8, facts: Vec<u8> },
     Started { pid: u32 },
     Exited(Exited),
     Failed { errno: u32, step: Vec<u8>, detail: Vec<u8> },
@@ -156,8 +157,8 @@ impl ToHost {
     pub fn encode(&self, id: u32) -> Vec<u8> {
         let mut w = Writer::default();
         let kind = match self {
-            ToHost::Hello { generation } => {
-                w.u8(*generation);
+            ToHost::Hello { generation, facts } => {
+                w.u8(*generation).bytes(facts);
                 HELLO
             }
             ToHost::Started { pid } => {

@@ -22,8 +22,8 @@ pub struct Groups {
 }
 
 impl Groups {
-    /// Make every group. On an error the caller removes what was made.
-    pub fn make(&mut self, parents: &[Parent], name: &str) -> io::Result<()> {
+    /// Make every group and write its limits. On an error the caller removes what was made.
+    pub fn make(&mut self, parents: &[Parent], name: &str, limits: &[Limit]) -> io::Result<()> {
         for parent in parents {
             let mut dir = parent.dir.clone();
             dir.push(b'/');
@@ -34,10 +34,10 @@ impl Groups {
             if parent.unified {
                 self.unified = Some(fd::open(&dir, libc::O_RDONLY | libc::O_DIRECTORY, 0)?);
             } else {
-                self.doors.push(fd::open([&dir[..], b"/cgroup.procs"].concat(), libc::O_WRONLY, 0)?);
+                self.doors.push(fd::open([&dir[..], b"/tasks"].concat(), libc::O_WRONLY, 0)?);
             }
         }
-        Ok(())
+        self.limit(limits)
     }
 
     /// The group that clone can place the child into directly.
@@ -54,7 +54,7 @@ impl Groups {
         self.doors.clear();
     }
 
-    pub fn limit(&self, limits: &[Limit]) -> io::Result<()> {
+    fn limit(&self, limits: &[Limit]) -> io::Result<()> {
         for limit in limits {
             let dir = self.made.get(usize::from(limit.group)).ok_or_else(|| refuse(libc::EINVAL, "a limit names no group"))?;
             write(dir, &limit.file, &limit.value).map_err(|e| {

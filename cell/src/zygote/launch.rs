@@ -1,5 +1,4 @@
-//! One launch: a spare guest, begun in advance, is given a plan and taken through the steps that
-//! need the launcher's rights.
+//! One launch: the launcher's half of the steps, and the cell it leaves behind.
 
 use super::cgroup::{Groups, Parent};
 use super::rootless;
@@ -7,7 +6,7 @@ use crate::contain::root::GO;
 use crate::contain::seccomp::rules::Options;
 use crate::contain::step::{during, errno, refuse, LaunchError, Step};
 use crate::contain::{contain, step, Inheritance};
-use crate::plan::{Drill, IdRange, Mount, Plan};
+use crate::plan::{IdRange, Mount, Plan};
 use crate::sys::process::{Forked, Pid};
 use crate::sys::wall::Instruction;
 use crate::sys::{fd, libc, mount, process, socket};
@@ -15,12 +14,12 @@ use crate::wire::codec::{Malformed, Reader, Writer};
 use std::io;
 use std::os::unix::io::{AsRawFd, OwnedFd, RawFd};
 
-const NAMESPACES: i32 =
-    libc::CLONE_NEWUSER | libc::CLONE_NEWNS | libc::CLONE_NEWPID | libc::CLONE_NEWNET | libc::CLONE_NEWIPC | libc::CLONE_NEWUTS;
-const MAX_REPORT: usize = 256 * 1024;
-pub const MAX_PLAN: usize = 128 * 1024;
+/// The network namespace is not among them: the launcher made it beforehand and lives in it, so
+/// that the guest inherits it without the right to change it.
+const NAMESPACES: i32 = libc::CLONE_NEWUSER | libc::CLONE_NEWNS | libc::CLONE_NEWPID | libc::CLONE_NEWIPC | libc::CLONE_NEWUTS;
+const MAX_REPORT: usize = 64 * 1024;
 
-/// What every guest is begun with, whatever its plan will say.
+/// What every sandbox of this launcher is begun with, whatever its plan says.
 pub struct Nursery {
     pub template: Vec<u8>,
     pub name: String,
@@ -28,7 +27,7 @@ pub struct Nursery {
     pub filters: Vec<(Options, Vec<Instruction>)>,
 }
 
-/// A sandbox as the launcher knows it; before it has a plan, a spare.
+/// A sandbox as the launcher knows it.
 pub struct Cell {
     /// The number in the names of its control groups.
     pub group: u64,
@@ -36,70 +35,77 @@ pub struct Cell {
     pub pidfd: OwnedFd,
     pub sync: OwnedFd,
     pub groups: Groups,
+    pub reported: bool,
     pub reaped: bool,
     pub status: i32,
 }
 
-pub enum Report {
-    Ready(Vec<u8>),
-    Failed { step: Vec<u8>, errno: i32, detail: String },
-    Silent,
+/// A step that the guest could not perform. Without one, the guest closed its end: it serves, or
+/// it was ended.
+pub struct Complaint {
+    pub step: Vec<u8>,
+    pub errno: i32,
+    pub detail: String,
 }
 
 impl Nursery {
-    /// Begin a guest: its control groups and its namespaces, which are what takes longest. It
-    /// enters the groups itself, because the kernel can let whoever writes there wait.
-    pub fn begin(&self, group: u64, drill: Drill) -> Result<Cell, LaunchError> {
+    /// Clone a guest and take it through the steps that need the launcher's rights.
+    pub fn launch(&self, group: u64, plan: &Plan, control: OwnedFd) -> Result<Cell, LaunchError> {
         let mut groups = Groups::default();
-        match self.clone_guest(group, drill, &mut groups) {
-            Ok((pid, pidfd, sync)) => {
-                groups.close_doors();
-                Ok(Cell { group, pid, pidfd, sync, groups, reaped: false, status: 0 })
-            }
+        let begun = step(plan.drill, Step::Cgroup, || groups.make(&self.parents, &format!("{}.{group}", self.name), &plan.limits))
+            .and_then(|()| step(plan.drill, Step::Clone, || self.clone_guest(plan, control, &groups)));
+        let (pid, pidfd, sync) = match begun {
+            Ok(begun) => begun,
             Err(error) => {
                 abandon(&mut groups, None);
+                return Err(error);
+            }
+        };
+        groups.close_doors();
+        let finished = step(plan.drill, Step::Ids, || write_maps(plan, pid))
+            .and_then(|()| step(plan.drill, Step::Trees, || send_trees(plan, pid, sync.as_raw_fd())));
+        match finished {
+            Ok(()) => Ok(Cell { group, pid, pidfd, sync, groups, reported: false, reaped: false, status: 0 }),
+            Err(error) => {
+                abandon(&mut groups, Some((pid, &pidfd)));
                 Err(error)
             }
         }
     }
 
-    fn clone_guest(&self, group: u64, drill: Drill, groups: &mut Groups) -> Result<(Pid, OwnedFd, OwnedFd), LaunchError> {
-        step(drill, Step::Cgroup, || groups.make(&self.parents, &format!("{}.{group}", self.name)))?;
-        step(drill, Step::Clone, || {
-            let (ours, theirs) = socket::pair(libc::SOCK_SEQPACKET)?;
-            match process::clone_into(NAMESPACES, groups.clone_target())? {
-                Forked::Parent { pid, pidfd } => Ok((pid, pidfd, ours)),
-                Forked::Child => self.become_guest(theirs, groups, drill),
-            }
-        })
+    fn clone_guest(&self, plan: &Plan, control: OwnedFd, groups: &Groups) -> io::Result<(Pid, OwnedFd, OwnedFd)> {
+        let (ours, theirs) = socket::pair(libc::SOCK_SEQPACKET)?;
+        match process::clone_into(NAMESPACES, groups.clone_target())? {
+            Forked::Parent { pid, pidfd } => Ok((pid, pidfd, ours)),
+            Forked::Child => self.become_guest(plan, control, theirs, groups),
+        }
     }
 
     /// In the child: from here on nothing returns to the launcher.
-    fn become_guest(&self, sync: OwnedFd, groups: &Groups, drill: Drill) -> ! {
-        let number = sync.as_raw_fd();
-        let outcome = step(drill, Step::Join, || join(groups))
-            .and_then(|()| step(drill, Step::Gate, || wait_for_plan(number)))
-            .and_then(|(plan, control)| {
-                let options = Options { allow_ptrace: plan.allow_ptrace, deny_set_id_bits: plan.deny_set_id_bits };
-                let filter = self.filters.iter().find(|(known, _)| *known == options).map(|(_, filter)| filter.as_slice());
-                let held = Inheritance { control, sync: number, template: self.template.clone() };
-                contain(&plan, filter.unwrap_or(&[]), &held).map(|facts| (facts, plan, held.control))
-            });
-        let mut report = Writer::default();
-        match &outcome {
-            Ok((facts, _, _)) => report.u8(1).bytes(facts),
-            Err(error) => report.u8(2).bytes(error.step.name().as_bytes()).u32(errno(&error.source) as u32).bytes(error.detail.as_bytes()),
-        };
-        let told = socket::send(number, &report.bytes, &[]);
-        drop(sync);
+    fn become_guest(&self, plan: &Plan, control: OwnedFd, sync: OwnedFd, groups: &Groups) -> ! {
+        let options = Options { allow_ptrace: plan.allow_ptrace, deny_set_id_bits: plan.deny_set_id_bits };
+        let filter = self.filters.iter().find(|(known, _)| *known == options).map(|(_, filter)| filter.as_slice());
+        let held = Inheritance { control, sync: sync.as_raw_fd(), template: self.template.clone() };
+        let outcome = step(plan.drill, Step::Join, || join(groups)).and_then(|()| contain(plan, filter.unwrap_or(&[]), &held));
         match outcome {
-            Ok((_, plan, control)) if told.is_ok() => crate::guest::serve(control, &plan),
-            _ => process::exit(1),
+            // What it found to be true goes to the host with its first words.
+            Ok(facts) => {
+                drop(sync);
+                crate::guest::serve(held.control, plan, facts)
+            }
+            Err(error) => {
+                let mut report = Writer::default();
+                report.bytes(error.step.name().as_bytes()).u32(errno(&error.source) as u32).bytes(error.detail.as_bytes());
+                // If this fails the launcher is gone, and so is whoever could have been told.
+                drop(socket::send(sync.as_raw_fd(), &report.bytes, &[]));
+                process::exit(1)
+            }
         }
     }
 }
 
-/// Zero means whoever writes it.
+/// The guest enters its groups itself and as a single thread: for that alone the kernel does not
+/// stop every fork on the machine first, which can take it ten milliseconds.
 fn join(groups: &Groups) -> io::Result<()> {
     for door in groups.doors() {
         fd::write_all(door.as_raw_fd(), b"0").map_err(|e| during(e, "entering a control group"))?;
@@ -107,38 +113,7 @@ fn join(groups: &Groups) -> io::Result<()> {
     Ok(())
 }
 
-fn wait_for_plan(sync: RawFd) -> io::Result<(Plan, OwnedFd)> {
-    let mut buffer = vec![0u8; MAX_PLAN];
-    let mut fds = Vec::new();
-    let n = socket::receive(sync, &mut buffer, &mut fds)?;
-    if n == 0 {
-        // The launcher ended: so does what it had begun.
-        process::exit(0);
-    }
-    let plan = Plan::decode(&buffer[..n]).map_err(|malformed| refuse(libc::EINVAL, malformed.0))?;
-    match fds.pop() {
-        Some(control) => Ok((plan, control)),
-        None => Err(refuse(libc::EPROTO, "a plan without a control socket")),
-    }
-}
-
 impl Cell {
-    /// Give a spare its plan.
-    pub fn furnish(&self, plan: &Plan, bytes: &[u8], control: &OwnedFd) -> Result<(), LaunchError> {
-        let drill = plan.drill;
-        step(drill, Step::Limits, || self.groups.limit(&plan.limits))?;
-        step(drill, Step::Ids, || write_maps(plan, self.pid))?;
-        step(drill, Step::Trees, || {
-            socket::send(self.sync.as_raw_fd(), bytes, &[control.as_raw_fd()])?;
-            send_trees(plan, self.pid, self.sync.as_raw_fd())
-        })
-    }
-
-    /// End a cell that never became a sandbox, and leave nothing of it.
-    pub fn discard(mut self) {
-        abandon(&mut self.groups, Some((self.pid, &self.pidfd)));
-    }
-
     /// Kill by descriptor: a number could name an innocent process by now. The first process of
     /// a process namespace takes all others with it.
     pub fn kill(&self) -> io::Result<()> {
@@ -155,14 +130,21 @@ impl Cell {
         self.groups.freeze(frozen)
     }
 
-    pub fn read_report(&mut self) -> io::Result<Report> {
+    pub fn read_complaint(&mut self) -> io::Result<Option<Complaint>> {
         let mut buffer = vec![0u8; MAX_REPORT];
         let mut none = Vec::new();
-        let n = socket::receive(self.sync.as_raw_fd(), &mut buffer, &mut none)?;
+        let n = loop {
+            match socket::receive(self.sync.as_raw_fd(), &mut buffer, &mut none) {
+                // It left without reading all we sent. The kernel says so before it hands over
+                // what it had sent itself.
+                Err(error) if error.raw_os_error() == Some(libc::ECONNRESET) => continue,
+                other => break other?,
+            }
+        };
         if n == 0 {
-            return Ok(Report::Silent);
+            return Ok(None);
         }
-        Ok(parse_report(&buffer[..n]).unwrap_or(Report::Silent))
+        parse_complaint(&buffer[..n]).map(Some).map_err(|malformed| refuse(libc::EPROTO, malformed.0))
     }
 }
 
@@ -247,13 +229,9 @@ fn abandon(groups: &mut Groups, child: Option<(Pid, &OwnedFd)>) {
     }
 }
 
-fn parse_report(bytes: &[u8]) -> Result<Report, Malformed> {
+fn parse_complaint(bytes: &[u8]) -> Result<Complaint, Malformed> {
     let mut r = Reader::new(bytes);
-    let report = match r.u8()? {
-        1 => Report::Ready(r.bytes()?),
-        2 => Report::Failed { step: r.bytes()?, errno: r.u32()? as i32, detail: String::from_utf8_lossy(&r.bytes()?).into_owned() },
-        _ => return Err(Malformed("unknown report")),
-    };
+    let complaint = Complaint { step: r.bytes()?, errno: r.u32()? as i32, detail: String::from_utf8_lossy(&r.bytes()?).into_owned() };
     r.end()?;
-    Ok(report)
+    Ok(complaint)
 }

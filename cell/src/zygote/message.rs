@@ -36,8 +36,6 @@ pub struct Configuration {
     /// Control groups are called `NAME.NUMBER`, so that a later start finds what is ours.
     pub name: Vec<u8>,
     pub groups: Vec<Parent>,
-    /// Sandboxes begun in advance, waiting for a plan.
-    pub spares: u8,
     /// Names below the host's /etc that tell how programs work and nothing about the host.
     pub etc: Vec<Vec<u8>>,
     pub files: Vec<SyntheticFile>,
@@ -78,7 +76,6 @@ fn configuration(r: &mut Reader<'_>) -> Result<Configuration, Malformed> {
         ids,
         name: r.bytes()?,
         groups: r.list(|r| Ok(Parent { dir: r.bytes()?, unified: r.flag()? }))?,
-        spares: r.u8()?,
         etc: r.list(Reader::bytes)?,
         files: r.list(|r| Ok(SyntheticFile { path: r.bytes()?, mode: r.u32()?, content: r.bytes()? }))?,
     })

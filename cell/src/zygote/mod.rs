@@ -6,12 +6,14 @@
 pub mod cgroup;
 pub mod launch;
 pub mod message;
+pub mod network;
 pub mod rootless;
 pub mod template;
 
 use crate::contain::seccomp::{self, rules::Options};
+use crate::contain::step;
 use crate::contain::step::{errno, LaunchError, Step};
-use crate::plan::{Drill, Plan};
+use crate::plan::Plan;
 use crate::sys::fd::Epoll;
 use crate::sys::{libc, process, socket, wall};
 use crate::wire::codec::Writer;
@@ -30,9 +32,10 @@ pub struct Zygote {
     host: OwnedFd,
     epoll: Epoll,
     nursery: Nursery,
-    spares: Vec<Cell>,
-    wanted_spares: usize,
+    /// Whether the network namespace the launcher lives in has not been given to a sandbox yet.
+    fresh_network: bool,
     next_group: u64,
+    configured: bool,
     cells: HashMap<u64, Cell>,
 }
 
@@ -53,7 +56,7 @@ pub fn serve(control: RawFd) -> io::Result<()> {
     let epoll = Epoll::new()?;
     epoll.add(host.as_raw_fd(), HOST, libc::EPOLLIN)?;
     let nursery = Nursery { template: Vec::new(), name: String::new(), parents: Vec::new(), filters };
-    Zygote { host, epoll, nursery, spares: Vec::new(), wanted_spares: 0, next_group: 1, cells: HashMap::new() }.run()
+    Zygote { host, epoll, nursery, fresh_network: false, next_group: 0, configured: false, cells: HashMap::new() }.run()
 }
 
 impl Zygote {
@@ -62,11 +65,12 @@ impl Zygote {
         let mut open = true;
         while open || !self.cells.is_empty() {
             let lingering = self.cells.values().any(|cell| cell.reaped);
-            let short = open && self.spares.len() < self.wanted_spares;
-            // A spare is begun only when nobody waits for anything else.
-            self.epoll.wait(&mut ready, if short { 0 } else if lingering { RETRY_MS } else { -1 })?;
-            if ready.is_empty() && short {
-                self.begin_spare();
+            // Made while nobody waits for anything, a launch under way least of all.
+            let make_network = open && self.configured && !self.fresh_network && self.cells.values().all(|cell| cell.reported);
+            self.epoll.wait(&mut ready, if make_network { 0 } else if lingering { RETRY_MS } else { -1 })?;
+            if ready.is_empty() && make_network {
+                network::enter_fresh()?;
+                self.fresh_network = true;
             }
             for token in &ready {
                 if *token == HOST {
@@ -82,30 +86,6 @@ impl Zygote {
             self.sweep_lingering()?;
         }
         Ok(())
-    }
-
-    /// A spare that cannot be begun is not an error: the launch that needs it says what is wrong.
-    fn begin_spare(&mut self) {
-        self.next_group += 1;
-        match self.nursery.begin(self.next_group, Drill::None) {
-            Ok(cell) => self.spares.push(cell),
-            Err(_) => self.wanted_spares = 0,
-        }
-    }
-
-    /// The oldest spare that is still alive, or a guest begun now.
-    fn take_cell(&mut self, drill: Drill) -> Result<Cell, LaunchError> {
-        let rehearsed = matches!(drill, Drill::Fail(step) | Drill::Pause(step) if step.is_before_plan());
-        while !rehearsed && !self.spares.is_empty() {
-            let mut spare = self.spares.remove(0);
-            match process::reap(spare.pid, false) {
-                Ok(None) => return Ok(spare),
-                _ => spare.reaped = true,
-            }
-            spare.discard();
-        }
-        self.next_group += 1;
-        self.nursery.begin(self.next_group, drill)
     }
 
     /// One request. False when the host is gone.
@@ -129,7 +109,7 @@ impl Zygote {
                 self.nursery.template = configuration.directory;
                 self.nursery.name = String::from_utf8_lossy(&configuration.name).into_owned();
                 self.nursery.parents = configuration.groups;
-                self.wanted_spares = usize::from(configuration.spares);
+                self.configured = outcome.is_ok();
                 match outcome {
                     Ok(()) => self.tell(READY, 0, |w| {
                         w.u32(wall::landlock_version());
@@ -169,21 +149,23 @@ impl Zygote {
         if self.cells.contains_key(&id) {
             return self.tell_failed(id, b"plan", libc::EEXIST, "this sandbox number is in use");
         }
-        let cell = match self.take_cell(plan.drill) {
+        let network = step(plan.drill, Step::Network, || if self.fresh_network { Ok(()) } else { network::enter_fresh() });
+        self.fresh_network = false;
+        self.next_group += 1;
+        let cell = match network.and_then(|()| self.nursery.launch(self.next_group, &plan, control)) {
             Ok(cell) => cell,
             Err(error) => return self.tell_launch_error(id, &error),
         };
-        if let Err(error) = cell.furnish(&plan, bytes, &control) {
-            cell.discard();
-            return self.tell_launch_error(id, &error);
-        }
         self.epoll.add(cell.sync.as_raw_fd(), token(id, true), libc::EPOLLIN)?;
         self.epoll.add(cell.pidfd.as_raw_fd(), token(id, false), libc::EPOLLIN)?;
+        let (pid, group) = (cell.pid, cell.group);
         self.cells.insert(id, cell);
-        Ok(())
+        self.tell(LAUNCHED, id, |w| {
+            w.u32(pid as u32).u64(group);
+        })
     }
 
-    /// The child reported, or ended.
+    /// The child complained, began to serve, or ended.
     fn serve_cell(&mut self, token: u64) -> io::Result<()> {
         let (id, report) = (token >> 1, token & 1 == 1);
         let cell = match self.cells.get_mut(&id) {
@@ -191,19 +173,13 @@ impl Zygote {
             None => return Ok(()),
         };
         if report {
-            let outcome = cell.read_report()?;
+            let complaint = cell.read_complaint()?;
+            cell.reported = true;
             self.epoll.remove(cell.sync.as_raw_fd())?;
-            let (pid, group) = (cell.pid, cell.group);
-            match outcome {
-                launch::Report::Ready(facts) => self.tell(LAUNCHED, id, |w| {
-                    w.u32(pid as u32).u64(group).bytes(&facts);
-                })?,
-                launch::Report::Failed { step, errno, detail } => self.tell_failed(id, &step, errno, &detail)?,
-                launch::Report::Silent => {
-                    self.tell_failed(id, b"clone", libc::ECHILD, "the guest ended before it could report")?;
-                }
-            }
-            return Ok(());
+            return match complaint {
+                Some(complaint) => self.tell_failed(id, &complaint.step, complaint.errno, &complaint.detail),
+                None => Ok(()),
+            };
         }
         if let Some(ended) = process::reap(cell.pid, false)? {
             cell.reaped = true;
@@ -233,9 +209,6 @@ impl Zygote {
     }
 
     fn end_all(&mut self) -> io::Result<()> {
-        for spare in self.spares.drain(..) {
-            spare.discard();
-        }
         for cell in self.cells.values() {
             cell.kill()?;
         }

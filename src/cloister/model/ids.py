@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import re
 import secrets
 from typing import NewType
@@ -23,7 +24,8 @@ _SANDBOX_ID = re.compile(rf"sb_[{_ALPHABET}]{{{_LENGTH}}}")
 
 def new_sandbox_id() -> SandboxId:
     """Return an id never used before and never to be guessed."""
-    return SandboxId("sb_" + "".join(secrets.choice(_ALPHABET) for _ in range(_LENGTH)))
+    # 17 random bytes are 28 characters; one call instead of one for each character.
+    return SandboxId("sb_" + base64.b32encode(secrets.token_bytes(17)).decode().lower()[:_LENGTH])
 
 
 def parse_sandbox_id(value: object) -> SandboxId:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import os
 import time
 import weakref
@@ -18,6 +19,9 @@ from cloister.runtime.base import Guest
 from cloister.runtime.namespace import NamespaceRuntime
 from cloister.runtime.plan import Plan
 
+# A sandbox shows up in `cloister ps` once it has lived this long.
+_RECORD_AFTER_S = 0.05
+
 _nodes: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Node] = weakref.WeakKeyDictionary()
 
 
@@ -27,6 +31,7 @@ class Node:
     def __init__(self) -> None:
         self._runtimes = {"namespace": NamespaceRuntime()}
         self._records: dict[SandboxId, Path] = {}
+        self._recording: dict[SandboxId, asyncio.TimerHandle] = {}
         self._keeper: AsyncGenerator[None, None] | None = None
 
     @classmethod
@@ -60,25 +65,40 @@ class Node:
         if amend is not None:
             plan = amend(plan)
         guest = await runtime.start(id, plan, on_lost)
-        path = runtime.record_path(id)
+        # A sandbox that lives for a moment only is seen by nobody else: no record is written.
+        write = functools.partial(self._record, runtime, guest, policy, label, time.time())
+        self._recording[id] = asyncio.get_running_loop().call_later(_RECORD_AFTER_S, write)
+        return guest
+
+    def _record(
+        self,
+        runtime: NamespaceRuntime,
+        guest: Guest,
+        policy: Policy,
+        label: str | None,
+        started_at: float,
+    ) -> None:
+        del self._recording[guest.id]
         record = Record(
-            id=id,
+            id=guest.id,
             runtime=runtime.name,
             owner_pid=os.getpid(),
             guest_pid=guest.pid,
-            started_at=time.time(),
+            started_at=started_at,
             trust=policy.trust.value,
             profile=policy.profile.value,
             label=label,
             groups=tuple(map(str, guest.groups)),
         )
+        path = self._records[guest.id] = runtime.record_path(guest.id)
         write_record(path, record)
-        self._records[id] = path
-        return guest
 
     async def destroy(self, guest: Guest) -> None:
         """End a sandbox; returns when nothing is left. Idempotent."""
         await self._runtimes["namespace"].destroy(guest)
+        recording = self._recording.pop(guest.id, None)
+        if recording is not None:
+            recording.cancel()
         path = self._records.pop(guest.id, None)
         if path is not None:
             path.unlink(missing_ok=True)
@@ -91,6 +111,9 @@ class Node:
         """End every sandbox of this loop, and the launcher."""
         for runtime in self._runtimes.values():
             await runtime.close()
+        for recording in self._recording.values():
+            recording.cancel()
+        self._recording.clear()
         for path in self._records.values():
             path.unlink(missing_ok=True)
         self._records.clear()

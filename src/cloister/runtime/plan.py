@@ -90,19 +90,24 @@ class Room:
         w = Writer().bytes(self.hostname.encode())
         w.list(
             self.limits,
-            lambda w, limit: w.u8(limit.group).bytes(limit.file.encode()).bytes(limit.value.encode()),
+            lambda w, limit: (
+                w.u8(limit.group).bytes(limit.file.encode()).bytes(limit.value.encode())
+            ),
         )
         w.u64(self.disk_bytes).u64(self.inodes).u64(self.shm_bytes)
         w.list(
             self.layers,
-            lambda w, layer: w.bytes(layer.source.encode())
-            .bytes(layer.target.encode())
-            .flag(layer.idmap)
-            .flag(layer.writable),
+            lambda w, layer: (
+                w.bytes(layer.source.encode())
+                .bytes(layer.target.encode())
+                .flag(layer.idmap)
+                .flag(layer.writable)
+            ),
         )
         w.list(self.links, lambda w, link: w.bytes(link[0].encode()).bytes(link[1].encode()))
         w.list(
-            self.directories, lambda w, d: w.bytes(d.path.encode()).u32(d.uid).u32(d.gid).u32(d.mode)
+            self.directories,
+            lambda w, d: w.bytes(d.path.encode()).u32(d.uid).u32(d.gid).u32(d.mode),
         )
         w.list(self.masks, lambda w, path: w.bytes(path.encode()))
         w.list(self.rlimits, lambda w, limit: w.u32(limit[0]).u64(limit[1]).u64(limit[2]))

@@ -6,12 +6,9 @@ import asyncio
 
 from cloister.wire import PipeIncoming, WireIncoming
 
-# Most commands end before it is worth watching their pipes: what they wrote is taken at the end.
-_PATIENCE_S = 0.002
-
 
 class Capture:
-    """Collects a stream in the background from the moment it is made."""
+    """Collects a stream, in the background once it is told to begin, at the latest when waited for."""
 
     def __init__(self, stream: PipeIncoming | WireIncoming, limit: int) -> None:
         self.total = 0
@@ -20,7 +17,6 @@ class Capture:
         self._parts: list[bytes] = []
         self._held = 0
         self._task: asyncio.Task[None] | None = None
-        self._timer = asyncio.get_running_loop().call_later(_PATIENCE_S, self._begin)
 
     @property
     def kept(self) -> bytes:
@@ -32,7 +28,8 @@ class Capture:
         """Whether there was more than was kept."""
         return self.total > self._held
 
-    def _begin(self) -> None:
+    def begin(self) -> None:
+        """Start collecting."""
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._collect())
 
@@ -47,7 +44,6 @@ class Capture:
 
     async def wait(self) -> None:
         """Wait for the end of the stream."""
-        self._timer.cancel()
         if self._task is None:
             await self._collect()
         else:
@@ -55,6 +51,5 @@ class Capture:
 
     def abandon(self) -> None:
         """Stop collecting."""
-        self._timer.cancel()
         if self._task is not None:
             self._task.cancel()

@@ -76,7 +76,7 @@ class _Connection:
             case Started():
                 self._settle(None)
             case Credit() if self._outgoing is not None:
-                self._outgoing.credited(message.count)
+                self._outgoing.credited(message.allowed)
             case Close():
                 self._link.forget(self.id)
             case _:

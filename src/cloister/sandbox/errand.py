@@ -135,7 +135,7 @@ class Errand:
             case Close(stream=1) if isinstance(self.output, WireIncoming):
                 self.output.feed_end()
             case Credit() if isinstance(self.input, WireOutgoing):
-                self.input.credited(message.count)
+                self.input.credited(message.allowed)
             case _:
                 return
 

@@ -7,7 +7,7 @@ import contextlib
 import errno
 import os
 import stat
-from collections.abc import AsyncIterable, AsyncIterator, Iterable
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
@@ -120,7 +120,7 @@ class Files:
         offset: int = 0,
         length: int = 0,
         user: str | int | User | None = None,
-    ) -> AsyncIterator[bytes]:
+    ) -> AsyncGenerator[bytes, None]:
         """Yield a file's content in chunks, from `offset`, at most `length` bytes if given."""
         errand = self._errand(Operation.READ, path, user, offset=offset, length=length)
         async with errand:

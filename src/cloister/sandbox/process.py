@@ -152,7 +152,7 @@ class Process:
     def _hear_stream(self, message: Data | Close | Credit) -> None:
         if isinstance(message, Credit):
             if isinstance(self.stdin, WireOutgoing):
-                self.stdin.credited(message.count)
+                self.stdin.credited(message.allowed)
             return
         if isinstance(message, Close) and message.stream == STDIN:
             if isinstance(self.stdin, WireOutgoing):
@@ -221,7 +221,10 @@ class Process:
             case "directory", _:
                 place = quote(os.fsdecode(self._command.cwd))
                 return RequestError(f"working directory {place} cannot be entered: {words}")
-            case "execute", "EACCES" | "EISDIR" | "ENOEXEC" | "ELOOP" | "ENOTDIR" | "E2BIG" | "EINVAL":
+            case (
+                "execute",
+                "EACCES" | "EISDIR" | "ENOEXEC" | "ELOOP" | "ENOTDIR" | "E2BIG" | "EINVAL",
+            ):
                 return RequestError(f"program {program} cannot be executed: {words}")
             case "fork", "EAGAIN":
                 return Exhausted(
@@ -230,7 +233,9 @@ class Process:
                     limit="pids",
                 )
             case "fork", "ENOMEM":
-                return Exhausted("the sandbox is out of memory; raise Limits(memory=)", limit="memory")
+                return Exhausted(
+                    "the sandbox is out of memory; raise Limits(memory=)", limit="memory"
+                )
         return GuestError(f"the guest could not start {program} at {failed.step}: {words} ({name})")
 
     @property
@@ -250,7 +255,7 @@ class Process:
         err = None if self.stderr is None else Capture(self.stderr, limit)
         captures = (out,) if err is None else (out, err)
         # Most commands end before it is worth watching their pipes: what they wrote is taken then.
-        patience = self._loop.call_later(_PATIENCE_S, lambda: [each.begin() for each in captures])
+        patience = self._loop.call_later(_PATIENCE_S, _begin_all, captures)
         try:
             exited = await asyncio.shield(self._ended)
             patience.cancel()
@@ -316,7 +321,9 @@ class Process:
             async with asyncio.timeout(grace_s):
                 await asyncio.shield(self._ended)
         except TimeoutError:
-            self._fail(GuestGone("the guest did not end a process it was told to end", reason="hung"))
+            self._fail(
+                GuestGone("the guest did not end a process it was told to end", reason="hung")
+            )
         except CloisterError:
             return
 
@@ -342,6 +349,11 @@ def require_terminal_size(rows: int, cols: int) -> None:
     """Refuse a terminal of a size that none can have."""
     if not (0 < rows < 65_536 and 0 < cols < 65_536):
         raise RequestError(f"a terminal of {rows} rows and {cols} columns; use 1 to 65535 each")
+
+
+def _begin_all(captures: Sequence[Capture]) -> None:
+    for capture in captures:
+        capture.begin()
 
 
 def _exit_code(exited: Exited) -> int:

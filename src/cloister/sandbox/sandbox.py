@@ -8,7 +8,14 @@ from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
-from cloister.errors import CloisterError, Exhausted, GuestGone, RequestError
+from cloister.errors import (
+    CloisterError,
+    Denied,
+    Exhausted,
+    GuestGone,
+    LimitName,
+    RequestError,
+)
 from cloister.model import (
     UNLIMITED,
     Limits,
@@ -33,13 +40,13 @@ from cloister.model import (
 from cloister.node import Node
 from cloister.policy import Exec, Policy, Root, judge
 from cloister.policy.judge import Effect
-from cloister.errors import Denied
 from cloister.runtime.base import Guest, Posture
 from cloister.runtime.plan import Plan
 from cloister.sandbox.dial import dial
 from cloister.sandbox.files import Files
 from cloister.sandbox.process import Command, Process, require_terminal_size
 from cloister.wire import Exited, Link
+from cloister.wire.messages import encode_strings
 
 WORKSPACE = "/workspace"
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -88,6 +95,8 @@ class Sandbox:
         self._busy = 0
         self._idle: asyncio.TimerHandle | None = None
         self._seen_hits: dict[str, int] = {}
+        self._known: dict[tuple[User, bool], dict[str, str]] = {}
+        self._packed: dict[tuple[User, bool], bytes] = {}
 
     async def __aenter__(self) -> Self:
         return await self.open()
@@ -217,18 +226,36 @@ class Sandbox:
         stdin: bool,
     ) -> Process:
         argv = parse_command(command)
-        who = self.policy.run_as if user is None else parse_user(user)
+        who = self.policy.run_as if user is None else self._permitted(argv, user)
+        variables = self._variables(who, terminal=pty is not None)
+        if env is not None:
+            variables = {**variables, **parse_env(env)}
+            packed = _pack(variables)
+            require_exec_fits(argv, variables)
+        else:
+            packed = self._packed[who, pty is not None]
+        where = os.fsencode(parse_cwd(os.fspath(cwd)))
+        return Process(self.link, Command(argv, packed, where, who, pty, stdin), self._account)
+
+    def _permitted(self, argv: tuple[bytes, ...], user: str | int | User) -> User:
+        who = parse_user(user)
         verdict = judge(Exec(argv, who), self.policy, (), 0.0)
         if verdict.effect is not Effect.ALLOW:
-            raise Denied(f"running as {who.uid}:{who.gid} is denied: {verdict.reason}", verdict=verdict)
-        variables = self._environment(who, pty is not None)
-        variables.update(self.policy.env)
-        variables.update(parse_env(env or {}))
-        require_exec_fits(argv, variables)
-        packed = tuple(os.fsencode(f"{name}={value}") for name, value in variables.items())
-        where = os.fsencode(parse_cwd(os.fspath(cwd)))
-        details = Command(argv, packed, where, who, pty, stdin)
-        return Process(self.link, details, self._account)
+            raise Denied(
+                f"running as {who.uid}:{who.gid} is denied: {verdict.reason}", verdict=verdict
+            )
+        return who
+
+    def _variables(self, user: User, *, terminal: bool) -> Mapping[str, str]:
+        """Return the environment a program of this user has unless told, packed once for all."""
+        known = self._known.get((user, terminal))
+        if known is None:
+            known = self._environment(user, terminal)
+            known.update(self.policy.env)
+            require_exec_fits((), known)
+            self._known[user, terminal] = known
+            self._packed[user, terminal] = _pack(known)
+        return known
 
     def _environment(self, user: User, terminal: bool) -> dict[str, str]:
         name = {0: "root", 1000: "user"}.get(user.uid, "nobody")
@@ -325,8 +352,13 @@ class Sandbox:
     def _lost(self, error: CloisterError) -> None:
         """The guest ended by itself, or broke the rules: nothing of the sandbox stays."""
         if self._over is None:
-            if self._guest is not None and self._hits().get("memory", 0) > self._seen_hits.get("memory", 0):
-                error = Exhausted("the sandbox ran out of memory and was ended; raise Limits(memory=)", limit="memory")
+            if self._guest is not None and self._hits().get("memory", 0) > self._seen_hits.get(
+                "memory", 0
+            ):
+                error = Exhausted(
+                    "the sandbox ran out of memory and was ended; raise Limits(memory=)",
+                    limit="memory",
+                )
             self._over = error
         if self._stopping is None and self._guest is not None:
             self._stopping = asyncio.get_running_loop().create_task(self._destroy())
@@ -363,12 +395,11 @@ class Sandbox:
         if self._idle is not None:
             self._idle.cancel()
 
-    def _expire(self, limit: str) -> None:
+    def _expire(self, limit: LimitName) -> None:
         if self._over is None:
-            kind = "lifetime" if limit == "lifetime" else "idle"
             self._over = Exhausted(
                 f"the sandbox reached its {limit} limit and was ended; raise Limits({limit}=)",
-                limit=kind,
+                limit=limit,
             )
         if self._stopping is None:
             self._stopping = asyncio.get_running_loop().create_task(self._destroy())
@@ -388,6 +419,10 @@ class Sandbox:
         limit = self.policy.limits.idle
         if limit is not None and self._busy == 0 and self._over is None:
             self._idle = asyncio.get_running_loop().call_later(limit, self._expire, "idle")
+
+
+def _pack(variables: Mapping[str, str]) -> bytes:
+    return encode_strings([os.fsencode(f"{name}={value}") for name, value in variables.items()])
 
 
 async def _feed(process: Process, data: bytes) -> None:

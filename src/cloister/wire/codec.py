@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import struct
 from collections.abc import Callable, Iterable
 from typing import TypeVar
@@ -22,7 +23,7 @@ class Writer:
     __slots__ = ("parts",)
 
     def __init__(self) -> None:
-        self.parts: list[bytes] = []
+        self.parts: builtins.list[builtins.bytes] = []
 
     def u8(self, value: int) -> Writer:
         """Append one byte."""
@@ -54,7 +55,7 @@ class Writer:
         self.parts.append(_I64.pack(value))
         return self
 
-    def bytes(self, value: bytes) -> Writer:
+    def bytes(self, value: builtins.bytes) -> Writer:
         """Append a length and that many bytes."""
         self.parts.append(_U32.pack(len(value)))
         self.parts.append(value)
@@ -68,7 +69,7 @@ class Writer:
             each(self, item)
         return self
 
-    def done(self) -> bytes:
+    def done(self) -> builtins.bytes:
         """Return what was built."""
         return b"".join(self.parts)
 
@@ -78,11 +79,11 @@ class Reader:
 
     __slots__ = ("_at", "_data")
 
-    def __init__(self, data: bytes) -> None:
+    def __init__(self, data: builtins.bytes) -> None:
         self._data = data
         self._at = 0
 
-    def take(self, count: int) -> bytes:
+    def take(self, count: int) -> builtins.bytes:
         """Return the next `count` bytes."""
         end = self._at + count
         if end > len(self._data):
@@ -113,14 +114,14 @@ class Reader:
         """Return eight bytes as a signed number."""
         return int.from_bytes(self.take(8), "little", signed=True)
 
-    def bytes(self, limit: int | None = None) -> bytes:
+    def bytes(self, limit: int | None = None) -> builtins.bytes:
         """Return a byte string; longer than `limit` is refused before it is copied."""
         length = self.u32()
         if limit is not None and length > limit:
             raise ProtocolViolation(f"byte string of {length} bytes; the limit is {limit}")
         return self.take(length)
 
-    def rest(self) -> bytes:
+    def rest(self) -> builtins.bytes:
         """Return everything that is left."""
         return self.take(len(self._data) - self._at)
 

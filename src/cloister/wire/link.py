@@ -51,7 +51,7 @@ class Link:
         self._queued = 0
         self._drained: deque[asyncio.Future[None]] = deque()
         self._error: CloisterError | None = None
-        self.greeted: asyncio.Future[None] = self._loop.create_future()
+        self.greeted: asyncio.Future[Hello] = self._loop.create_future()
         control.setblocking(False)
         self._loop.add_reader(control.fileno(), self._readable)
 
@@ -91,6 +91,10 @@ class Link:
             waiter = self._loop.create_future()
             self._drained.append(waiter)
             await waiter
+
+    def fail(self, error: CloisterError) -> None:
+        """Give up on this guest for a reason found elsewhere; whoever waits for it gets that."""
+        self._lose(error, tell=False)
 
     def close(self) -> None:
         """Close the connection; the guest ends when it notices."""
@@ -162,7 +166,7 @@ class Link:
                 f"the guest speaks generation {message.generation}, the host {GENERATION}; "
                 "install the two from the same release"
             )
-        self.greeted.set_result(None)
+        self.greeted.set_result(message)
 
     def _lose(self, error: CloisterError, tell: bool = True) -> None:
         if self._error is not None:

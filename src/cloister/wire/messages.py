@@ -19,9 +19,12 @@ HELLO, STARTED, EXITED, FAILED, PONG = range(32, 37)
 
 # A FAILED message names a step and, at most, one path.
 _MAX_TEXT = 8192
+_MAX_FACTS = 64 * 1024
 # The kernel's own limit (include/linux/err.h); past a C int strerror() raises OverflowError.
 _MAX_ERRNO = 4095
 _EXITED = struct.Struct("<IBBQQQQQI")
+_IDS = struct.Struct("<II")
+_SIZE = struct.Struct("<BHH")
 
 
 class Reach(IntEnum):
@@ -68,15 +71,21 @@ def encode_start(
     stdin: bool,
     cwd: bytes,
     argv: Sequence[bytes],
-    env: Sequence[bytes],
+    env: bytes,
 ) -> bytes:
-    """Return the frame that runs a program."""
-    w = Writer().u32(uid).u32(gid).flag(pty is not None)
-    if pty is not None:
-        w.u16(pty[0]).u16(pty[1])
-    w.flag(tell).flag(stdin).bytes(cwd)
-    w.list(argv, Writer.bytes).list(env, Writer.bytes)
-    return encode_frame(START, id, w.done())
+    """Return the frame that runs a program; `env` comes from `encode_strings`."""
+    size = b"\0" if pty is None else _SIZE.pack(1, *pty)
+    head = _IDS.pack(uid, gid) + size + bytes((tell, stdin)) + len(cwd).to_bytes(4, "little")
+    return encode_frame(START, id, head + cwd + encode_strings(argv) + env)
+
+
+def encode_strings(strings: Sequence[bytes]) -> bytes:
+    """Return a list of byte strings as the wire has it."""
+    parts = [len(strings).to_bytes(4, "little")]
+    for string in strings:
+        parts.append(len(string).to_bytes(4, "little"))
+        parts.append(string)
+    return b"".join(parts)
 
 
 def encode_signal(id: int, signal: int, reach: Reach) -> bytes:
@@ -134,9 +143,10 @@ def encode_ping(id: int) -> bytes:
 
 
 class Hello(NamedTuple):
-    """The guest is there and speaks this generation."""
+    """The guest is there and speaks this generation; what it found to be true of itself."""
 
     generation: int
+    facts: bytes = b""
 
 
 class Started(NamedTuple):
@@ -189,7 +199,7 @@ class Credit(NamedTuple):
     """Permission to send more of a stream."""
 
     stream: int
-    count: int
+    allowed: int
 
 
 class Pong(NamedTuple):
@@ -215,7 +225,7 @@ def decode_message(frame: Frame) -> Message:
         case 8:
             message = Credit(r.u8(), r.u32())
         case 32:
-            message = Hello(r.u8())
+            message = Hello(r.u8(), r.bytes(_MAX_FACTS))
         case 33:
             message = Started(r.u32())
         case 35:

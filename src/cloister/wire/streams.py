@@ -226,7 +226,7 @@ class PipeOutgoing:
 
     async def _wait_writable(self, fd: int) -> None:
         waiter = self._loop.create_future()
-        self._loop.add_writer(fd, lambda: waiter.done() or waiter.set_result(None))
+        self._loop.add_writer(fd, _settle, waiter)
         try:
             await waiter
         finally:
@@ -238,3 +238,8 @@ class PipeOutgoing:
             fd, self._fd = self._fd, None
             self._loop.remove_writer(fd)
             os.close(fd)
+
+
+def _settle(waiter: asyncio.Future[None]) -> None:
+    if not waiter.done():
+        waiter.set_result(None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 from cloister.errors import CannotEnforce
@@ -58,11 +59,11 @@ def enable(limit: str) -> str:
     if os.getuid() == 0:
         return (
             "mount a writable cgroup hierarchy (in a container: run it with its own cgroup "
-            f"namespace and a writable /sys/fs/cgroup), or say {limit} = \"unlimited\""
+            f'namespace and a writable /sys/fs/cgroup), or say {limit} = "unlimited"'
         )
     return (
         "as root run `cloister setup --user NAME` once, or start from a systemd user session; "
-        f"to go without, say {limit} = \"unlimited\""
+        f'to go without, say {limit} = "unlimited"'
     )
 
 
@@ -118,14 +119,27 @@ class GroupFiles:
     """Reads what the kernel says about one sandbox's groups."""
 
     def __init__(self, layout: Layout, name: str) -> None:
-        self.directories = tuple(directory / name for directory in layout.directories())
-        self.unified = None if layout.unified is None else layout.unified / name
-        self._by_controller = {
-            controller: directory / name
-            for controller in CONTROLLERS
-            if (directory := layout.directory_of(controller)) is not None
-        }
+        self._layout = layout
+        self._name = name
         self._v2 = bool(layout.unified_controllers)
+
+    @property
+    def directories(self) -> tuple[Path, ...]:
+        """Every group of this sandbox."""
+        return tuple(directory / self._name for directory in self._layout.directories())
+
+    @cached_property
+    def unified(self) -> Path | None:
+        """Its group in the v2 hierarchy."""
+        return None if self._layout.unified is None else self._layout.unified / self._name
+
+    @cached_property
+    def _by_controller(self) -> dict[str, Path]:
+        return {
+            controller: directory / self._name
+            for controller in CONTROLLERS
+            if (directory := self._layout.directory_of(controller)) is not None
+        }
 
     def pids(self) -> tuple[int, ...]:
         """Return the host's numbers of all processes inside."""

@@ -128,7 +128,9 @@ def runtime_directory() -> Path:
         path.mkdir(mode=0o700, exist_ok=True)
         found = os.lstat(path)
     except OSError as error:
-        raise HostError(f"{path} cannot be made: {error}; set XDG_RUNTIME_DIR to a directory of yours") from error
+        raise HostError(
+            f"{path} cannot be made: {error}; set XDG_RUNTIME_DIR to a directory of yours"
+        ) from error
     # In a shared /tmp somebody else could have made it first, to have us write into their hands.
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
         raise HostError(f"{path} belongs to somebody else; remove it, or set XDG_RUNTIME_DIR")

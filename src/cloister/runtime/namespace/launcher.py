@@ -23,17 +23,14 @@ _READY, _LAUNCHED, _FAILED, _GONE, _FROZEN = range(33, 38)
 _MAX_REPLY = 512 * 1024
 _START_TIMEOUT_S = 30.0
 _MAX_STDERR = 4096
-# Guests begun in advance: the part of a start that waits for the kernel is then already done.
-_SPARES = 2
 
 
 @dataclass(frozen=True, slots=True)
 class Launched:
-    """A guest is up: its host process number, and what it found to be true of itself."""
+    """A guest has been cloned: its host process number, and the number of its control groups."""
 
     pid: int
     group: int
-    facts: bytes
 
 
 class Launcher:
@@ -47,7 +44,9 @@ class Launcher:
         self._socket = control
         self._loop = asyncio.get_running_loop()
         self._ready: asyncio.Future[None] = self._loop.create_future()
-        self._launching: dict[int, asyncio.Future[Launched]] = {}
+        self._launching: dict[int, Callable[[CloisterError], None]] = {}
+        self._launched: dict[int, Launched] = {}
+        self._awaited: dict[int, asyncio.Future[None]] = {}
         self._ending: dict[int, asyncio.Future[None]] = {}
         self._freezing: dict[int, asyncio.Future[int]] = {}
         self._alive: set[int] = set()
@@ -100,9 +99,7 @@ class Launcher:
             raise
         return launcher
 
-    async def _configure(
-        self, directory: Path, sub_ids: SubIds | None, layout: Layout
-    ) -> None:
+    async def _configure(self, directory: Path, sub_ids: SubIds | None, layout: Layout) -> None:
         w = Writer().bytes(os.fsencode(directory))
         if os.geteuid() == 0:
             w.u8(0)
@@ -118,7 +115,6 @@ class Launcher:
             layout.directories(),
             lambda w, path: w.bytes(os.fsencode(path)).flag(path == layout.unified),
         )
-        w.u8(_SPARES)
         w.list(PUBLIC_ETC, lambda w, name: w.bytes(name.encode()))
         w.list(
             synthetic_files(),
@@ -128,27 +124,42 @@ class Launcher:
         async with asyncio.timeout(_START_TIMEOUT_S):
             await self._ready
 
-    async def launch(self, number: int, plan: bytes, control: int) -> Launched:
-        """Perform a plan; `control` is the guest's end of its socket."""
-        waiter: asyncio.Future[Launched] = self._loop.create_future()
-        self._launching[number] = waiter
-        self._alive.add(number)
-        try:
-            self._send(_LAUNCH, number, plan, (control,))
-            return await waiter
-        finally:
-            self._launching.pop(number, None)
+    def launch(
+        self,
+        number: int,
+        plan: bytes,
+        control: int,
+        on_refused: Callable[[CloisterError], None],
+    ) -> None:
+        """Ask for a plan to be performed; `control` is the guest's end of its socket.
 
-    async def destroy(self, number: int) -> None:
-        """End a sandbox and wait until the kernel has nothing left of it."""
-        if number not in self._alive or self._error is not None:
-            return
+        That the wall stands the guest says itself; `on_refused` is called if a step of the
+        launcher's or the guest's did not apply.
+        """
+        self._launching[number] = on_refused
+        self._alive.add(number)
+        self._send(_LAUNCH, number, plan, (control,))
+
+    async def launched(self, number: int) -> Launched:
+        """Return what the launcher says of a guest; mostly it has said so before the guest has."""
+        if number not in self._launched:
+            self._awaited[number] = self._loop.create_future()
+            await self._awaited.pop(number)
+        self._launching.pop(number, None)
+        return self._launched.pop(number)
+
+    def destroy(self, number: int) -> asyncio.Future[None]:
+        """End a sandbox; the result comes when the kernel has nothing left of it."""
         waiter = self._ending.get(number)
         if waiter is None:
-            waiter = self._ending[number] = self._loop.create_future()
+            waiter = self._loop.create_future()
+            if number not in self._alive or self._error is not None:
+                waiter.set_result(None)
+                return waiter
+            self._ending[number] = waiter
             self._send(_DESTROY, number, b"")
         # Shared by all who wait: one that gives up must not take it from the others.
-        await asyncio.shield(waiter)
+        return asyncio.shield(waiter)
 
     async def freeze(self, number: int, frozen: bool) -> int:
         """Stop or continue everything inside; return 0 or the error number."""
@@ -204,13 +215,15 @@ class Launcher:
             self.landlock_version = r.u32()
             _resolve(self._ready, None)
         elif kind == _LAUNCHED:
-            waiter = self._launching.get(number)
-            if waiter is not None:
-                _resolve(waiter, Launched(r.u32(), r.u64(), r.bytes()))
+            self._launched[number] = Launched(r.u32(), r.u64())
+            if number in self._awaited:
+                _resolve(self._awaited[number], None)
         elif kind == _FAILED:
             self._failed(number, r.u32(), r.bytes().decode(), r.bytes().decode("utf-8", "replace"))
         elif kind == _GONE:
             self._alive.discard(number)
+            self._launching.pop(number, None)
+            self._launched.pop(number, None)
             ending = self._ending.pop(number, None)
             if ending is not None:
                 _resolve(ending, None)
@@ -228,10 +241,13 @@ class Launcher:
             errno=number_of_error,
             hint=hint_for(step, number_of_error),
         )
-        waiter = self._launching.get(number) if number else None
-        if waiter is not None:
-            if not waiter.done():
-                waiter.set_exception(error)
+        on_refused = self._launching.pop(number, None)
+        if on_refused is not None:
+            if number not in self._launched:
+                # Refused before there was a guest: nothing will be reported as gone.
+                self._alive.discard(number)
+                self.on_gone(number)
+            on_refused(error)
         elif not self._ready.done():
             self._ready.set_exception(error)
 
@@ -251,9 +267,12 @@ class Launcher:
         if not self._ready.done():
             self._ready.set_exception(error)
             self._ready.exception()
-        for launching in self._launching.values():
-            if not launching.done():
-                launching.set_exception(error)
+        for on_refused in list(self._launching.values()):
+            on_refused(error)
+        self._launching.clear()
+        for awaited in self._awaited.values():
+            if not awaited.done():
+                awaited.set_exception(error)
         for freezing in self._freezing.values():
             if not freezing.done():
                 freezing.set_exception(error)
@@ -270,7 +289,9 @@ class Launcher:
         return self._error is not None
 
 
-def _resolve(waiter: asyncio.Future[object] | asyncio.Future[None] | asyncio.Future[int] | asyncio.Future[Launched], value: object) -> None:
+def _resolve(
+    waiter: asyncio.Future[object] | asyncio.Future[None] | asyncio.Future[int], value: object
+) -> None:
     if not waiter.done():
         waiter.set_result(value)  # type: ignore[arg-type]
 

@@ -57,8 +57,8 @@ def read_hierarchies(pid: int | None = None) -> list[Hierarchy]:
     process = "self" if pid is None else f"{pid}"
     own: dict[frozenset[str], str] = {}
     for line in Path(f"/proc/{process}/cgroup").read_text().splitlines():
-        _, controllers, path = line.split(":", 2)
-        own[frozenset(controllers.split(",")) - {""}] = path
+        _, names, path = line.split(":", 2)
+        own[frozenset(names.split(",")) - {""}] = path
     found = []
     for line in Path("/proc/self/mountinfo").read_text().splitlines():
         head, _, tail = line.partition(" - ")
@@ -67,13 +67,17 @@ def read_hierarchies(pid: int | None = None) -> list[Hierarchy]:
             continue
         fields = head.split(" ")
         mount = Path(_OCTAL.sub(lambda match: chr(int(match[1], 8)), fields[4]))
-        controllers = frozenset(options.split(",")) & set(CONTROLLERS) if kind == "cgroup" else frozenset()
+        controllers: frozenset[str] = frozenset()
+        if kind == "cgroup":
+            controllers = frozenset(options.split(",")) & frozenset(CONTROLLERS)
         if kind == "cgroup" and not controllers:
             continue
-        place = next(
-            (path for names, path in own.items() if (names & controllers) or (not controllers and not names)),
-            "/",
+        places = (
+            path
+            for known, path in own.items()
+            if (known & controllers) or (not controllers and not known)
         )
+        place = next(places, "/")
         # In a cgroup namespace the path is relative to what is mounted; above it there is nothing.
         relative = place.lstrip("/") if not place.startswith("/..") else ""
         found.append(Hierarchy(mount, controllers, mount / relative))
@@ -93,7 +97,9 @@ def _base(hierarchy: Hierarchy) -> Path | None:
     # Below our own group where there is one: what limits us limits what we start.
     for parent in (hierarchy.own, hierarchy.mount):
         base = parent / "cloister"
-        if not parent.is_dir() or (not hierarchy.controllers and parent != hierarchy.mount and _has_processes(parent)):
+        if not parent.is_dir() or (
+            not hierarchy.controllers and parent != hierarchy.mount and _has_processes(parent)
+        ):
             continue
         try:
             base.mkdir(exist_ok=True)
@@ -105,7 +111,11 @@ def _base(hierarchy: Hierarchy) -> Path | None:
 
 
 def _may_make_groups(path: Path) -> bool:
-    return path.is_dir() and os.access(path, os.W_OK | os.X_OK) and os.access(path / "cgroup.procs", os.W_OK)
+    return (
+        path.is_dir()
+        and os.access(path, os.W_OK | os.X_OK)
+        and os.access(path / "cgroup.procs", os.W_OK)
+    )
 
 
 def _has_processes(path: Path) -> bool:

@@ -29,7 +29,8 @@ _CAPABILITY_NUMBERS = {
 ROOT_CAPABILITIES = sum(1 << number for number in _CAPABILITY_NUMBERS.values())
 # What the guest itself needs to start processes as other users, end them and own their terminals.
 _GUEST_CAPABILITIES = sum(
-    1 << _CAPABILITY_NUMBERS[name] for name in ("chown", "dac_override", "fowner", "kill", "setgid", "setuid")
+    1 << _CAPABILITY_NUMBERS[name]
+    for name in ("chown", "dac_override", "fowner", "kill", "setgid", "setuid")
 )
 _RLIMIT_SIGPENDING, _RLIMIT_MSGQUEUE, _RLIMIT_NICE, _RLIMIT_RTPRIO = 11, 12, 13, 14
 _INIT = User(0, 0)
@@ -108,14 +109,21 @@ def _host_mount(mount: Mount, user: User, identities: Identities, *, idmap: bool
     try:
         status = os.stat(source)
     except FileNotFoundError:
-        raise NotFound(f"mount source {mount.source} does not exist", what=str(mount.source)) from None
+        raise NotFound(
+            f"mount source {mount.source} does not exist", what=str(mount.source)
+        ) from None
     except PermissionError:
         raise RequestError(f"mount source {mount.source} cannot be read by this user") from None
     if source == "/":
-        raise RequestError("the host's whole root cannot be mounted; name the directory that is needed")
+        raise RequestError(
+            "the host's whole root cannot be mounted; name the directory that is needed"
+        )
     owner = None
     if idmap:
-        uid, gid = ids.outside(identities.uid_map, user.uid), ids.outside(identities.gid_map, user.gid)
+        uid, gid = (
+            ids.outside(identities.uid_map, user.uid),
+            ids.outside(identities.gid_map, user.gid),
+        )
         if uid is not None and gid is not None:
             owner = ((status.st_uid, uid), (status.st_gid, gid))
     write = mount.mode is MountMode.WRITE

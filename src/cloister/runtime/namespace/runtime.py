@@ -21,7 +21,7 @@ from cloister.runtime.namespace.instance import Instance
 from cloister.runtime.namespace.launcher import Launcher
 from cloister.runtime.namespace.planning import Identities, make_plan, make_room
 from cloister.runtime.plan import Plan, Room
-from cloister.wire import Link
+from cloister.wire import Hello, Link
 
 _GREETING_S = 10.0
 # Policies whose plans are remembered.
@@ -89,7 +89,7 @@ class NamespaceRuntime:
         self._numbers = itertools.count(1)
         self._instance: Instance | None = None
         self._launcher: Launcher | None = None
-        self._starting = asyncio.Lock()
+        self._preparing = asyncio.Lock()
         self._ranges: dict[int, int] = {}
         self._rooms: dict[Policy, Room] = {}
         self._lost: dict[int, Callable[[CloisterError], None]] = {}
@@ -106,7 +106,7 @@ class NamespaceRuntime:
 
     async def prepare(self) -> None:
         """Start the launcher, if it is not there or has died."""
-        async with self._starting:
+        async with self._preparing:
             if self._launcher is not None and not self._launcher.failed:
                 return
             if self._instance is not None:
@@ -176,41 +176,56 @@ class NamespaceRuntime:
         launcher, instance, number = self._launcher, self._instance, next(self._numbers)
         if launcher is None or instance is None:
             raise RequestError("prepare() comes before start()")
-        kind = socket.SOCK_STREAM
-        ours, theirs = socket.socketpair(socket.AF_UNIX, kind)
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         if plan.uid_map[0].count > 1:
             self._ranges[number] = min(r.outside for r in plan.uid_map if r.outside != 0)
+        link = Link(ours, carries_descriptors=not plan.stream_transport, on_lost=on_lost)
         self._lost[number] = on_lost
-        link: Link | None = None
+        refusals: list[CloisterError] = []
+
+        def refused(error: CloisterError) -> None:
+            refusals.append(error)
+            link.fail(error)
+
         try:
             with theirs:
-                launched = await launcher.launch(number, plan.encoded, theirs.fileno())
-            posture = _parse_posture(launched.facts)
+                launcher.launch(number, plan.encoded, theirs.fileno(), refused)
+            hello = await self._greeting(link)
+            posture = _parse_posture(hello.facts)
             _require_posture(plan, posture)
-            link = Link(ours, carries_descriptors=not plan.stream_transport, on_lost=on_lost)
-            async with asyncio.timeout(_GREETING_S):
-                await link.greeted
-        except BaseException:
+            launched = await launcher.launched(number)
+        except BaseException as error:
             self._lost.pop(number, None)
-            if link is not None:
-                link.close()
-            ours.close()
-            await asyncio.shield(self._abandon(launcher, number))
+            link.close()
+            await asyncio.shield(launcher.destroy(number))
+            # The end of the guest can be seen before the launcher's word on what went wrong.
+            if refusals and isinstance(error, GuestGone):
+                raise refusals[0] from None
             raise
         groups = GroupFiles(instance.layout, f"{instance.name}.{launched.group}")
         return NamespaceGuest(id, number, plan, link, launched.pid, posture, groups)
 
-    async def _abandon(self, launcher: Launcher, number: int) -> None:
-        await launcher.destroy(number)
+    async def _greeting(self, link: Link) -> Hello:
+        """Wait for the guest's first words, but not for ever."""
+        deadline = asyncio.get_running_loop().call_later(
+            _GREETING_S,
+            link.fail,
+            GuestGone("the guest did not report within the time it has to start", reason="hung"),
+        )
+        try:
+            return await link.greeted
+        finally:
+            deadline.cancel()
 
     async def destroy(self, guest: Guest) -> None:
         """End it by the kernel's means; the guest is not asked."""
         if not isinstance(guest, NamespaceGuest):
             raise RequestError("this guest belongs to another runtime")
         self._lost.pop(guest.number, None)
+        ending = None if self._launcher is None else self._launcher.destroy(guest.number)
         guest.link.close()
-        if self._launcher is not None:
-            await self._launcher.destroy(guest.number)
+        if ending is not None:
+            await ending
 
     async def pause(self, guest: Guest, paused: bool) -> None:
         """Stop or continue every process inside."""
