@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cloister.errors import NotFound, RequestError, Unsupported
-from cloister.model import Limits, Mount, MountMode, Profile, User
+from cloister.model import Limits, Mount, MountMode, Profile, User, quote
 from cloister.policy import Policy, SecondLayer
 from cloister.runtime.namespace import ids, rootfs
 from cloister.runtime.namespace.cgroups import Layout, plan_limits
@@ -105,15 +105,24 @@ def _require_ids(user: User, identities: Identities) -> None:
 
 
 def _host_mount(mount: Mount, user: User, identities: Identities, *, idmap: bool) -> HostMount:
-    source = os.path.realpath(mount.source)
+    # Python keeps two leading slashes as they are; they mean one here.
+    source = "/" + os.path.abspath(mount.source).lstrip("/")
     try:
-        status = os.stat(source)
+        real = os.path.realpath(source)
+        status = os.stat(source, follow_symlinks=False)
     except FileNotFoundError:
-        raise NotFound(
-            f"mount source {mount.source} does not exist", what=str(mount.source)
-        ) from None
+        raise NotFound(f"mount source {mount.source} does not exist", what=str(mount.source)) from None
     except PermissionError:
         raise RequestError(f"mount source {mount.source} cannot be read by this user") from None
+    except OSError as error:
+        raise RequestError(f"mount source {mount.source} cannot be used: {error.strerror}") from None
+    # A sandbox that may write to a shared directory may put a link there, and the next sandbox
+    # that is given that place would be given what the link points to.
+    if real != source:
+        raise RequestError(
+            f"mount source {mount.source} leads through a symbolic link; "
+            f"name the place it points to, {quote(real)}"
+        )
     if source == "/":
         raise RequestError(
             "the host's whole root cannot be mounted; name the directory that is needed"
