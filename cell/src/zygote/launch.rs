@@ -203,12 +203,10 @@ fn granted_tree(granted: &Mount) -> io::Result<OwnedFd> {
     Ok(tree)
 }
 
-/// The path was resolved by the host; a link that appeared since is refused, not followed.
+/// The path was resolved by the host; a link that appeared anywhere on it since is refused.
 fn open_host_tree(path: &[u8]) -> io::Result<OwnedFd> {
-    let place = fd::open(path, libc::O_PATH | libc::O_NOFOLLOW, 0)?;
-    if fd::fstat(&place)?.st_mode & libc::S_IFMT == libc::S_IFLNK {
-        return Err(refuse(libc::ELOOP, "it is a symbolic link; name the place it points to"));
-    }
+    let top = fd::open("/", libc::O_PATH | libc::O_DIRECTORY, 0)?;
+    let place = mount::open_beneath(top.as_raw_fd(), path, libc::O_PATH, 0, mount::Walk::NoLinks)?;
     mount::open_tree(place.as_raw_fd(), b"")
 }
 
