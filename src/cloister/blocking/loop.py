@@ -40,14 +40,15 @@ class Loop:
             raise RequestError(
                 "a blocking call from a callback would wait for itself; make it from another thread"
             )
-        future = asyncio.run_coroutine_threadsafe(as_coroutine(work), self.loop)
+        errand = _Errand(self.loop, work)
         try:
-            return future.result()
+            result: T = errand.done.result()
+            return result
         except BaseException:
-            if not future.done():
+            if not errand.done.done():
                 # Interrupted (Ctrl-C): nobody will take the result, and what it began is undone.
-                future.cancel()
-                concurrent.futures.wait((future,))
+                errand.cancel()
+                concurrent.futures.wait((errand.done,))
             raise
 
     def forget(self, work: Coroutine[Any, Any, object]) -> None:
@@ -71,6 +72,34 @@ class Loop:
         self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join()
         self.loop.close()
+
+
+class _Errand:
+    """One task in the loop; `done` is settled when it has ended, its cleaning up included."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, work: Awaitable[Any]) -> None:
+        self.done: concurrent.futures.Future[Any] = concurrent.futures.Future()
+        self._loop = loop
+        self._work = work
+        self._task: asyncio.Task[Any] | None = None
+        loop.call_soon_threadsafe(self._begin)
+
+    def cancel(self) -> None:
+        """Ask it to end; `done` tells when it has."""
+        # After _begin, which was queued before: the task is there by then.
+        self._loop.call_soon_threadsafe(lambda: self._task and self._task.cancel())
+
+    def _begin(self) -> None:
+        self._task = self._loop.create_task(as_coroutine(self._work))
+        self._task.add_done_callback(self._finish)
+
+    def _finish(self, task: asyncio.Task[Any]) -> None:
+        if task.cancelled():
+            self.done.set_exception(concurrent.futures.CancelledError())
+        elif (error := task.exception()) is not None:
+            self.done.set_exception(error)
+        else:
+            self.done.set_result(task.result())
 
 
 async def as_coroutine(work: Awaitable[T]) -> T:

@@ -64,7 +64,12 @@ class Sandbox:
 
     def open(self) -> Self:
         """Start the sandbox. Nothing of it exists if this raises."""
-        self._loop.wait(self._inner.open())
+        try:
+            self._loop.wait(self._inner.open())
+        except KeyboardInterrupt:
+            # It may have been started in the very moment: then nobody else would end it.
+            self.stop()
+            raise
         return self
 
     stop = waits(asynchronous.Sandbox.stop)

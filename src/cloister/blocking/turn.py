@@ -14,6 +14,8 @@ A = TypeVar("A")
 
 
 class Proxy(Protocol):
+    """Stands for an asynchronous object, `_inner`, whose loop runs in another thread."""
+
     @property
     def _inner(self) -> Any: ...
     @property
@@ -58,6 +60,7 @@ def iterates(
 
 
 def iterate(loop: Loop, chunks: AsyncIterator[T]) -> Iterator[T]:
+    """Yield what an asynchronous iterator yields, and close it at the end."""
     try:
         while True:
             try:

@@ -1,0 +1,65 @@
+"""The blocking facade offers what the asynchronous classes offer, with the same signatures."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+
+import pytest
+
+from cloister import blocking
+from cloister.sandbox import Files, Process, Sandbox
+
+PAIRS = [(Sandbox, blocking.Sandbox), (Files, blocking.Files), (Process, blocking.Process)]
+# Between the sandbox and its guest; nobody outside the loop can use them.
+OF_THE_WIRE = {"Sandbox.link", "Process.begin", "Process.hear", "Process.lost"}
+OF_THE_WIRE |= {"Process.wait_started"}
+# What a blocking method gives or takes differs from the asynchronous one, and only so.
+DIFFERENT = {
+    "Sandbox.dial": "a socket instead of two streams",
+    "Sandbox.start": "a blocking Process",
+    "Files.watch": "a threading.Event instead of an asyncio.Event",
+    "Files.write": "no asynchronous iterables",
+    "Files.append": "no asynchronous iterables",
+}
+
+
+def names(kind: type) -> set[str]:
+    return {name for name in dir(kind) if not name.startswith("_")}
+
+
+def pairs_of_methods() -> Iterator[tuple[str, object, object]]:
+    for asynchronous, plain in PAIRS:
+        for name in sorted(names(asynchronous) & names(plain)):
+            found = inspect.getattr_static(asynchronous, name)
+            if inspect.isfunction(found):
+                yield f"{plain.__name__}.{name}", found, getattr(plain, name)
+
+
+@pytest.mark.parametrize(("asynchronous", "plain"), PAIRS)
+def test_nothing_is_missing_and_nothing_is_added(asynchronous: type, plain: type) -> None:
+    missing = {f"{plain.__name__}.{name}" for name in names(asynchronous) - names(plain)}
+    assert missing - OF_THE_WIRE == set()
+    # Attributes that the asynchronous class sets in its __init__ are properties here.
+    assert names(plain) - names(asynchronous) <= {"id", "label", "policy"}
+
+
+@pytest.mark.parametrize(
+    ("name", "asynchronous", "plain"), [pytest.param(*p, id=p[0]) for p in pairs_of_methods()]
+)
+def test_parameters_and_explanations_are_the_same(
+    name: str, asynchronous: object, plain: object
+) -> None:
+    assert callable(asynchronous) and callable(plain)
+    wanted, found = inspect.signature(asynchronous), inspect.signature(plain)
+    assert list(found.parameters) == list(wanted.parameters)
+    for parameter in wanted.parameters.values():
+        assert found.parameters[parameter.name].default == parameter.default
+        assert found.parameters[parameter.name].kind == parameter.kind
+    if name not in DIFFERENT and name != "Sandbox.open":
+        assert inspect.getdoc(plain) == inspect.getdoc(asynchronous)
+    assert not inspect.iscoroutinefunction(plain)
+
+
+def test_a_sandbox_is_made_with_the_same_arguments() -> None:
+    assert inspect.signature(blocking.Sandbox) == inspect.signature(Sandbox)

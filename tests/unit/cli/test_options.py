@@ -1,0 +1,112 @@
+"""Options add up to a policy, and each wrong one is named."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+
+from cloister.cli.options import Wanted, command_words, limit_flag, parse_options, sandbox_options
+from cloister.errors import CloisterError, RequestError
+from cloister.model import LIMIT_NAMES, MountMode, Profile
+from cloister.policy import DirectoryRoot
+
+
+def parse(*arguments: str, **defaults: str) -> Wanted:
+    found: list[Wanted] = []
+
+    @click.command()
+    @sandbox_options
+    def command(**options: Any) -> None:
+        found.append(parse_options(options, **defaults))
+
+    command.main(list(arguments), standalone_mode=False)
+    return found[0]
+
+
+def test_without_options_it_is_the_default_policy() -> None:
+    wanted = parse()
+    assert wanted.policy == type(wanted.policy)()
+    assert (wanted.copies, wanted.outs, wanted.cwd) == ((), (), "/workspace")
+
+
+def test_every_limit_of_the_command_line_reaches_the_policy() -> None:
+    wanted = parse(
+        *("--memory", "1GiB", "--pids", "12", "--cpus", "0.5", "--disk", "2MiB"),
+        *("--inodes", "99", "--open-files", "33", "--shm", "1MiB", "--output", "7"),
+        *("--timeout", "60s", "--lifetime", "2h"),
+    )
+    limits = wanted.policy.limits
+    assert (limits.memory, limits.pids, limits.cpus) == (2**30, 12, 0.5)
+    assert (limits.disk, limits.inodes, limits.open_files) == (2**21, 99, 33)
+    assert (limits.shm, limits.output, limits.wall, limits.lifetime) == (2**20, 7, 60.0, 7200.0)
+
+
+def test_every_limit_but_idle_has_an_option() -> None:
+    assert all(limit_flag(name) for name in LIMIT_NAMES)
+    named = [name for name in LIMIT_NAMES if limit_flag(name) != f"--{name}"]
+    assert named == ["open_files", "wall"]
+
+
+def test_a_policy_file_is_read_first_and_options_change_it(tmp_path: Path) -> None:
+    file = tmp_path / "p.toml"
+    file.write_text('profile = "root"\n[limits]\npids = 9\ninodes = 77\n[env]\nA = "1"\nB = "1"\n')
+    wanted = parse("--policy", str(file), "--pids", "10", "--env", "B=2", wall="unlimited")
+    assert wanted.policy.profile is Profile.ROOT
+    assert (wanted.policy.limits.pids, wanted.policy.limits.inodes) == (10, 77)
+    assert dict(wanted.policy.env) == {"A": "1", "B": "2"}
+    # A file says what it means; the defaults of a command are for where there is none.
+    assert wanted.policy.limits.wall == 300.0
+    assert parse(wall="unlimited").policy.limits.wall is None
+
+
+def test_mounts_are_read_only_and_copies_are_made_by_the_command(tmp_path: Path) -> None:
+    here = str(tmp_path)
+    wanted = parse("--mount", f"{here}:/a", "--mount", f"{here}:/b:write", "--copy", f"{here}:/c")
+    modes = {mount.target: mount.mode for mount in wanted.policy.mounts}
+    assert modes == {"/a": MountMode.READ, "/b": MountMode.WRITE}
+    assert [mount.target for mount in wanted.copies] == ["/c"]
+    assert parse("--mount", f"{here}:/d:copy").copies[0].target == "/d"
+
+
+def test_one_target_cannot_be_two_things(tmp_path: Path) -> None:
+    with pytest.raises(CloisterError, match="twice"):
+        parse("--mount", f"{tmp_path}:/a", "--copy", f"{tmp_path}:/a")
+
+
+def test_a_root_may_be_named_relative_to_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "tree").mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert parse("--root", "tree").policy.root == DirectoryRoot(tmp_path.resolve() / "tree")
+
+
+def test_a_host_path_of_a_result_may_hold_colons() -> None:
+    assert parse("--out", "/workspace/a:b:c").outs == (("/workspace/a", Path("b:c")),)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--memory", "much"], "--memory is"),
+        (["--pids", "1.5"], "--pids is"),
+        (["--timeout", "0"], "--timeout is"),
+        (["--open-files", "1"], "--open-files is"),
+        (["--env", "=x"], "NAME=VALUE"),
+        (["--mount", "/tmp:/a:wrote"], "did you mean"),
+        (["--out", "relative:/x"], "--out source"),
+    ],
+)
+def test_a_wrong_value_is_called_by_its_option(arguments: list[str], words: str) -> None:
+    with pytest.raises(RequestError, match=words):
+        parse(*arguments)
+
+
+@pytest.mark.parametrize(
+    ("command", "is_line"), [(["echo hi"], True), (["echo", "a b"], False), (["ls"], False)]
+)
+def test_a_shell_line_given_as_one_word_gets_advice(command: list[str], is_line: bool) -> None:
+    assert (command_words(command) is not None) == is_line
