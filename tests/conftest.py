@@ -1,0 +1,59 @@
+"""For every test: no skip that is not on the list, and no deadline on generated inputs."""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections.abc import Generator
+from functools import cache
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+
+_EXPECTED_SKIPS = Path(__file__).parent / "expected_skips.toml"
+
+# `make fuzz` brings a profile of its own, which must stay in force.
+if "CLOISTER_FUZZ_EXAMPLES" not in os.environ:
+    settings.register_profile("cloister", deadline=None)
+    settings.load_profile("cloister")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Turn a skip nobody agreed to into a failure: what did not run has not held."""
+    report = yield
+    if report.skipped and not hasattr(report, "wasxfail"):
+        _require_expected(report)
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(
+    collector: pytest.Collector,
+) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    """The same for a file that skips itself while it is being read."""
+    report = yield
+    if report.skipped:
+        _require_expected(report)
+    return report
+
+
+def _require_expected(report: pytest.TestReport | pytest.CollectReport) -> None:
+    _, _, words = report.longrepr if isinstance(report.longrepr, tuple) else ("", 0, "")
+    reason = words.removeprefix("Skipped: ")
+    test = report.nodeid.partition("[")[0]
+    if test not in _expected_skips().get(reason, ()):
+        report.outcome = "failed"
+        report.longrepr = (
+            f"{test} was skipped, and tests/expected_skips.toml does not list it "
+            f"under the reason {reason!r}"
+        )
+
+
+@cache
+def _expected_skips() -> dict[str, frozenset[str]]:
+    listed = tomllib.loads(_EXPECTED_SKIPS.read_text())["skip"]
+    return {entry["reason"]: frozenset(entry["tests"]) for entry in listed}

@@ -1,0 +1,130 @@
+"""How a program is ended from outside: time, cancellation and kill each take the whole tree."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from cloister import Limits, Reason, RequestError, Sandbox
+
+# A daemon as daemons are made: forked twice, in a session of its own, deaf to polite signals.
+# It and its parent hold a lock each; whoever gets both locks knows that both are gone.
+DAEMON = """
+import fcntl, os, signal, sys, time
+def hold(path):
+    held = open(path, "w"); fcntl.flock(held, fcntl.LOCK_EX); return held
+ready, told = os.pipe()
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+            signal.signal(number, signal.SIG_IGN)
+        held = hold("/workspace/daemon")
+        os.write(told, b"1")
+        while True: time.sleep(1000)
+    os._exit(0)
+os.wait()
+os.read(ready, 1)
+held = hold("/workspace/program")
+with open(sys.argv[1], "w") as gate: gate.write("up")
+while True: time.sleep(1000)
+"""
+COMMAND = ["python3", "-c", DAEMON, "/workspace/gate"]
+
+
+async def require_tree_gone(sandbox: Sandbox, wait_released) -> None:
+    await wait_released(sandbox, "/workspace/program")
+    await wait_released(sandbox, "/workspace/daemon")
+
+
+async def test_a_timeout_kills_the_program_and_a_daemon_it_made(
+    sandbox: Sandbox, gate, wait_released
+) -> None:
+    door = await gate(sandbox)
+    running = asyncio.create_task(sandbox.run(COMMAND, timeout=3))
+    assert await door.wait_passed() == "up"
+    result = await running
+    assert (result.reason, result.signal, result.ok) == (Reason.TIMEOUT, 9, False)
+    await require_tree_gone(sandbox, wait_released)
+
+
+async def test_a_daemon_lives_on_when_its_program_simply_ends(sandbox: Sandbox) -> None:
+    result = await sandbox.run("setsid flock /workspace/daemon sleep 1000 >/dev/null 2>&1 & echo")
+    assert result.reason is Reason.EXIT
+    # The lock is refused as soon as the daemon has it, and it is never given up.
+    taken = await sandbox.run("while flock -n /workspace/daemon true; do :; done", timeout=60)
+    assert taken.ok
+
+
+async def test_output_until_the_timeout_is_kept(sandbox: Sandbox) -> None:
+    result = await sandbox.run("echo before; sleep 1000; echo after", timeout=0.5)
+    assert (result.stdout, result.reason) == ("before\n", Reason.TIMEOUT)
+
+
+async def test_the_wall_limit_is_the_timeout_of_every_run(make) -> None:
+    async with make(limits=Limits(wall="500ms")) as sandbox:
+        assert (await sandbox.run("sleep 1000")).reason is Reason.TIMEOUT
+        assert (await sandbox.run("sleep 0.7; echo late", timeout="1m")).stdout == "late\n"
+        assert (await sandbox.run("sleep 0.7; echo late", timeout="unlimited")).stdout == "late\n"
+
+
+@pytest.mark.parametrize("timeout", [0, -1, float("nan"), "soon", True])
+async def test_an_impossible_timeout_is_the_callers_error(
+    sandbox: Sandbox, timeout: object
+) -> None:
+    with pytest.raises(RequestError):
+        await sandbox.run("true", timeout=timeout)  # type: ignore[arg-type]
+    assert (await sandbox.run("true", timeout=60)).ok
+
+
+async def test_a_cancelled_run_leaves_no_process(sandbox: Sandbox, gate, wait_released) -> None:
+    door = await gate(sandbox)
+    running = asyncio.create_task(sandbox.run(COMMAND))
+    await door.wait_passed()
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    await require_tree_gone(sandbox, wait_released)
+    assert (await sandbox.run("echo still here")).stdout == "still here\n"
+
+
+async def test_a_run_cancelled_before_it_began_leaves_no_process(sandbox: Sandbox) -> None:
+    for _ in range(20):
+        running = asyncio.create_task(sandbox.run(["sleep", "1000"]))
+        await asyncio.sleep(0)
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+    listed = await sandbox.run("grep -l sleep /proc/[0-9]*/comm || true")
+    assert listed.stdout == ""
+
+
+async def test_kill_ends_the_tree_and_says_cancelled(sandbox: Sandbox, gate, wait_released) -> None:
+    door = await gate(sandbox)
+    process = await sandbox.start(COMMAND)
+    await door.wait_passed()
+    process.kill()
+    result = await process.wait()
+    assert (result.reason, result.signal) == (Reason.CANCELLED, 9)
+    await require_tree_gone(sandbox, wait_released)
+
+
+async def test_kill_takes_one_tree_and_leaves_the_other(sandbox: Sandbox) -> None:
+    first = await sandbox.start(["cat"], stdin=True)
+    second = await sandbox.start(["cat"], stdin=True)
+    first.kill()
+    assert (await first.wait()).reason is Reason.CANCELLED
+    assert second.stdin is not None
+    await second.stdin.write(b"alive")
+    assert await second.stdout.read() == b"alive"
+    second.stdin.close()
+    assert (await second.wait()).ok
+
+
+async def test_a_forking_tree_is_ended_by_its_timeout(make) -> None:
+    bomb = "import os\nwhile True:\n try: os.fork()\n except OSError: pass"
+    async with make(limits=Limits(pids=48, cpus=1)) as sandbox:
+        result = await sandbox.run(["python3", "-c", bomb], timeout=2)
+        assert result.reason is Reason.TIMEOUT
+        assert (await sandbox.run("echo well")).stdout == "well\n"
