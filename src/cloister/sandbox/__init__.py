@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from cloister.sandbox.files import Change, Entry, Files
+from cloister.sandbox.entries import Change, ChangeKind, Entry, Kind
+from cloister.sandbox.files import Files
 from cloister.sandbox.process import Process
 from cloister.sandbox.sandbox import Sandbox
 
-__all__ = ["Change", "Entry", "Files", "Process", "Sandbox"]
+__all__ = ["Change", "ChangeKind", "Entry", "Files", "Kind", "Process", "Sandbox"]

@@ -8,7 +8,7 @@ from cloister.wire import PipeIncoming, WireIncoming
 
 
 class Capture:
-    """Collects a stream, in the background once it is told to begin, at the latest when waited for."""
+    """Collects a stream, in the background once told to begin, else when it is waited for."""
 
     def __init__(self, stream: PipeIncoming | WireIncoming, limit: int) -> None:
         self.total = 0

@@ -54,11 +54,11 @@ class Errand:
         self._ended: asyncio.Future[Failed | None] = asyncio.get_running_loop().create_future()
 
     async def __aenter__(self) -> Self:
-        self._sandbox._enter()
+        self._sandbox.enter()
         try:
             self._begin()
         except BaseException:
-            self._sandbox._leave()
+            self._sandbox.leave()
             raise
         return self
 
@@ -95,7 +95,7 @@ class Errand:
                 # Given up half-way: the clerk may be waiting for something that never comes.
                 self._link.send(encode_signal(self._id, signal.SIGKILL, Reach.PROCESS))
             self._link.forget(self._id)
-            self._sandbox._leave()
+            self._sandbox.leave()
 
     async def _wait_tidied(self) -> None:
         """A clerk whose input was cut takes its draft away; killed at once it would leave it."""

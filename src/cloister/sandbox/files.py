@@ -4,24 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
 import os
-import stat
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Iterable
-from dataclasses import dataclass
-from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from cloister.errors import (
-    AlreadyExists,
-    CloisterError,
     Exhausted,
-    FileError,
     NotFound,
     ProtocolViolation,
     RequestError,
 )
 from cloister.model import User, parse_user, quote
+from cloister.sandbox.entries import (
+    Change,
+    Entry,
+    explain,
+    parse_change,
+    parse_entry,
+    require_name,
+)
 from cloister.sandbox.errand import Errand
 from cloister.sandbox.parcel import Progress, Source, Summary, pack
 from cloister.sandbox.unpack import unpack
@@ -38,49 +39,6 @@ _MAX_RECORD = 16 * 1024
 _DEFAULT_READ = 64 * 1024 * 1024
 _DEFAULT_ENTRIES = 100_000
 _CHUNK = 256 * 1024
-
-
-class Kind(StrEnum):
-    """What a directory entry is."""
-
-    FILE = "file"
-    DIRECTORY = "directory"
-    LINK = "link"
-    OTHER = "other"
-
-
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """One thing in a directory. `name` may hold any bytes, undecodable ones as surrogates."""
-
-    name: str
-    kind: Kind
-    size: int
-    mode: int
-    uid: int
-    gid: int
-    mtime_ns: int
-    target: str | None
-
-
-class ChangeKind(StrEnum):
-    """What happened to a watched path; `overflow` means that some events were lost."""
-
-    CREATED = "created"
-    CHANGED = "changed"
-    REMOVED = "removed"
-    MOVED_FROM = "moved-from"
-    MOVED_TO = "moved-to"
-    MODE = "mode"
-    OVERFLOW = "overflow"
-
-
-@dataclass(frozen=True, slots=True)
-class Change:
-    """One change under a watched directory."""
-
-    kind: ChangeKind
-    path: str
 
 
 class Files:
@@ -172,7 +130,7 @@ class Files:
         entries = []
         async with errand:
             async for record in self._records(errand):
-                entries.append(_require_name(_parse_entry(record)))
+                entries.append(require_name(parse_entry(record)))
                 if len(entries) > limit:
                     raise ProtocolViolation(f"a listing of more than {limit} entries")
             await self._done(errand, path)
@@ -186,7 +144,7 @@ class Files:
         found = None
         async with errand:
             async for record in self._records(errand):
-                found = _parse_entry(record)
+                found = parse_entry(record)
             await self._done(errand, path)
         if found is None:
             raise ProtocolViolation("the guest answered without an entry")
@@ -304,14 +262,11 @@ class Files:
         errand = self._errand(Operation.WATCH, path, user, flags=flags)
         async with errand:
             async for record in self._records(errand):
-                number, name = record[0] if record else 0, os.fsdecode(record[1:])
-                if number == _READY:
-                    if ready is not None:
-                        ready.set()
-                    continue
-                if number not in _CHANGES:
-                    raise ProtocolViolation(f"change of unknown kind {number}")
-                yield Change(_CHANGES[number], name)
+                change = parse_change(record)
+                if change is not None:
+                    yield change
+                elif ready is not None:
+                    ready.set()
             await self._done(errand, path)
 
     async def space(self) -> tuple[int, int]:
@@ -389,19 +344,7 @@ class Files:
     async def _done(self, errand: Errand, path: PathLike) -> None:
         failed = await errand.wait()
         if failed is not None:
-            raise _explain(failed.errno, os.fsdecode(failed.detail) or str(path))
-
-
-_READY = 8
-_CHANGES = {
-    1: ChangeKind.CREATED,
-    2: ChangeKind.CHANGED,
-    3: ChangeKind.REMOVED,
-    4: ChangeKind.MOVED_FROM,
-    5: ChangeKind.MOVED_TO,
-    6: ChangeKind.MODE,
-    7: ChangeKind.OVERFLOW,
-}
+            raise explain(failed.errno, os.fsdecode(failed.detail) or str(path))
 
 
 def _encode(path: PathLike) -> bytes:
@@ -429,55 +372,3 @@ async def _chunks(content: Content) -> AsyncIterator[bytes]:
     for chunk in content:
         for at in range(0, len(chunk), _CHUNK):
             yield chunk[at : at + _CHUNK]
-
-
-def _parse_entry(record: bytes) -> Entry:
-    r = Reader(record)
-    mode, uid, gid, size, mtime = r.u32(), r.u32(), r.u32(), r.u64(), r.i64()
-    r.u64(), r.u64()
-    name, target = r.bytes(), r.bytes()
-    r.end()
-    kind = _KINDS.get(stat.S_IFMT(mode), Kind.OTHER)
-    return Entry(
-        name=os.fsdecode(name),
-        kind=kind,
-        size=size,
-        mode=stat.S_IMODE(mode),
-        uid=uid,
-        gid=gid,
-        mtime_ns=mtime,
-        target=os.fsdecode(target) if kind is Kind.LINK else None,
-    )
-
-
-def _require_name(entry: Entry) -> Entry:
-    """Refuse a name that is more than a name: a caller will join it to a path of their own."""
-    if entry.name in ("", ".", "..") or "/" in entry.name or "\0" in entry.name:
-        raise ProtocolViolation(f"a listing with the name {quote(entry.name)}")
-    return entry
-
-
-_KINDS = {stat.S_IFREG: Kind.FILE, stat.S_IFDIR: Kind.DIRECTORY, stat.S_IFLNK: Kind.LINK}
-
-
-def _explain(number: int, path: str) -> CloisterError:
-    name = errno.errorcode.get(number, str(number))
-    shown = quote(path)
-    match name:
-        case "ENOENT":
-            return NotFound(f"{shown} does not exist in the sandbox", what=path)
-        case "EEXIST":
-            return AlreadyExists(f"{shown} exists in the sandbox; say so to replace it", what=path)
-        case "ENOSPC" | "EDQUOT":
-            return Exhausted(
-                f"the sandbox's disk is full at {shown}; remove something, "
-                "or raise Limits(disk=) or Limits(inodes=)",
-                limit="disk",
-            )
-        case "EINVAL":
-            return FileError(
-                f"{shown} is not a regular file, or its name is not valid",
-                path=path,
-                errno_name=name,
-            )
-    return FileError(f"{shown}: {os.strerror(number).lower()}", path=path, errno_name=name)

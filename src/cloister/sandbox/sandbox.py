@@ -33,9 +33,7 @@ from cloister.model import (
     parse_command,
     parse_cwd,
     parse_duration,
-    parse_env,
     parse_user,
-    require_exec_fits,
 )
 from cloister.node import Node
 from cloister.policy import Exec, Policy, Root, judge
@@ -45,11 +43,11 @@ from cloister.runtime.plan import Plan
 from cloister.sandbox.dial import dial
 from cloister.sandbox.files import Files
 from cloister.sandbox.process import Command, Process, require_terminal_size
+from cloister.sandbox.span import Span
+from cloister.sandbox.surroundings import Surroundings
 from cloister.wire import Exited, Link
-from cloister.wire.messages import encode_strings
 
 WORKSPACE = "/workspace"
-_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _SIGKILL = 9
 _DEFAULT_POLICY = Policy()
 
@@ -91,12 +89,9 @@ class Sandbox:
         self._guest: Guest | None = None
         self._over: CloisterError | None = None
         self._stopping: asyncio.Task[None] | None = None
-        self._timers: list[asyncio.TimerHandle] = []
-        self._busy = 0
-        self._idle: asyncio.TimerHandle | None = None
+        self._span = Span(self.policy.limits, self._expire)
         self._seen_hits: dict[str, int] = {}
-        self._known: dict[tuple[User, bool], dict[str, str]] = {}
-        self._packed: dict[tuple[User, bool], bytes] = {}
+        self._surroundings = Surroundings(self.id, self.policy.env)
 
     async def __aenter__(self) -> Self:
         return await self.open()
@@ -125,7 +120,7 @@ class Sandbox:
         except BaseException:
             await self.stop()
             raise
-        self._arm_timers()
+        self._span.begin()
         return self
 
     async def stop(self) -> None:
@@ -138,7 +133,7 @@ class Sandbox:
         await asyncio.shield(self._stopping)
 
     async def _destroy(self) -> None:
-        self._disarm_timers()
+        self._span.end()
         if self._guest is not None and self._node is not None:
             await self._node.destroy(self._guest)
 
@@ -163,7 +158,7 @@ class Sandbox:
         kept_bytes = self.policy.limits.output if output is None else parse_bytes(output, "output")
         timeout_s = self._timeout(timeout)
         process = self._process(command, cwd, env, user, None, stdin=data is not None)
-        self._enter()
+        self.enter()
         try:
             process.begin(tell=False, timeout_s=timeout_s)
             feeder = None if data is None else asyncio.create_task(_feed(process, data))
@@ -179,7 +174,7 @@ class Sandbox:
             await asyncio.shield(process.stop())
             raise
         finally:
-            self._leave()
+            self.leave()
 
     async def start(
         self,
@@ -202,7 +197,7 @@ class Sandbox:
             require_terminal_size(*size)
         timeout_s = self._timeout(timeout)
         process = self._process(command, cwd, env, user, size, stdin=stdin)
-        self._enter()
+        self.enter()
         try:
             process.begin(tell=True, timeout_s=timeout_s)
             await process.wait_started()
@@ -212,7 +207,7 @@ class Sandbox:
             await asyncio.shield(process.stop())
             raise
         finally:
-            self._leave()
+            self.leave()
         return process
 
     def _process(
@@ -227,13 +222,7 @@ class Sandbox:
     ) -> Process:
         argv = parse_command(command)
         who = self.policy.run_as if user is None else self._permitted(argv, user)
-        variables = self._variables(who, terminal=pty is not None)
-        if env is not None:
-            variables = {**variables, **parse_env(env)}
-            packed = _pack(variables)
-            require_exec_fits(argv, variables)
-        else:
-            packed = self._packed[who, pty is not None]
+        packed = self._surroundings.of(argv, who, terminal=pty is not None, further=env)
         where = os.fsencode(parse_cwd(os.fspath(cwd)))
         return Process(self.link, Command(argv, packed, where, who, pty, stdin), self._account)
 
@@ -246,33 +235,6 @@ class Sandbox:
             )
         return who
 
-    def _variables(self, user: User, *, terminal: bool) -> Mapping[str, str]:
-        """Return the environment a program of this user has unless told, packed once for all."""
-        known = self._known.get((user, terminal))
-        if known is None:
-            known = self._environment(user, terminal)
-            known.update(self.policy.env)
-            require_exec_fits((), known)
-            self._known[user, terminal] = known
-            self._packed[user, terminal] = _pack(known)
-        return known
-
-    def _environment(self, user: User, terminal: bool) -> dict[str, str]:
-        name = {0: "root", 1000: "user"}.get(user.uid, "nobody")
-        home = {0: "/root", 1000: "/home/user"}.get(user.uid, "/tmp")  # noqa: S108
-        variables = {
-            "PATH": _PATH,
-            "HOME": home,
-            "USER": name,
-            "LOGNAME": name,
-            "SHELL": "/bin/sh",
-            "LANG": "C.UTF-8",
-            "CLOISTER": self.id,
-        }
-        if terminal:
-            variables["TERM"] = "xterm-256color"
-        return variables
-
     def _timeout(self, timeout: float | str | None) -> float | None:
         if timeout is None:
             return self.policy.limits.wall
@@ -280,13 +242,13 @@ class Sandbox:
 
     async def dial(self, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         """Connect to a TCP port inside and return the two ends of the connection."""
-        self._enter()
+        self.enter()
         try:
             return await dial(self.link, port)
         except GuestGone as error:
             raise self._why_gone(error) from None
         finally:
-            self._leave()
+            self.leave()
 
     async def usage(self) -> SandboxUsage:
         """Return what the whole sandbox consumes now."""
@@ -382,19 +344,6 @@ class Sandbox:
             return Reason.DISK
         return Reason.SIGNAL if exited.signal else Reason.EXIT
 
-    def _arm_timers(self) -> None:
-        limits = self.policy.limits
-        if limits.lifetime is not None:
-            loop = asyncio.get_running_loop()
-            self._timers.append(loop.call_later(limits.lifetime, self._expire, "lifetime"))
-        self._leave_idle()
-
-    def _disarm_timers(self) -> None:
-        for timer in self._timers:
-            timer.cancel()
-        if self._idle is not None:
-            self._idle.cancel()
-
     def _expire(self, limit: LimitName) -> None:
         if self._over is None:
             self._over = Exhausted(
@@ -404,25 +353,14 @@ class Sandbox:
         if self._stopping is None:
             self._stopping = asyncio.get_running_loop().create_task(self._destroy())
 
-    def _enter(self) -> None:
+    def enter(self) -> None:
+        """Something is being done with the sandbox: it is not idle."""
         self._running()
-        self._busy += 1
-        if self._idle is not None:
-            self._idle.cancel()
-            self._idle = None
+        self._span.enter()
 
-    def _leave(self) -> None:
-        self._busy -= 1
-        self._leave_idle()
-
-    def _leave_idle(self) -> None:
-        limit = self.policy.limits.idle
-        if limit is not None and self._busy == 0 and self._over is None:
-            self._idle = asyncio.get_running_loop().call_later(limit, self._expire, "idle")
-
-
-def _pack(variables: Mapping[str, str]) -> bytes:
-    return encode_strings([os.fsencode(f"{name}={value}") for name, value in variables.items()])
+    def leave(self) -> None:
+        """What `enter` announced is over."""
+        self._span.leave()
 
 
 async def _feed(process: Process, data: bytes) -> None:

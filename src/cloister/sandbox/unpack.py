@@ -8,6 +8,7 @@ import stat
 from pathlib import Path
 
 from cloister.errors import Exhausted, ProtocolViolation, RequestError
+from cloister.model import quote
 from cloister.sandbox.parcel import (
     DIRECTORY,
     FILE,
@@ -61,6 +62,8 @@ class _Unpacker:
         # The directories between the top and the entry before, open, with their names.
         self._open: list[tuple[bytes, int]] = []
         self._seen = 0
+        # What this copy has made, by inode: two names that are one here must not pass unnoticed.
+        self._made: set[int] = set()
 
     async def run(self) -> Summary:
         while (entry := await self._source.entry()) is not None:
@@ -127,6 +130,7 @@ class _Unpacker:
 
     def _make_directory(self, at: int, name: bytes) -> None:
         # Owners, set-id bits and special modes of the inside mean nothing here: 0755, or less.
+        self._require_unused(at, name)
         try:
             os.mkdir(name, 0o755, dir_fd=at)
         except FileExistsError:
@@ -135,6 +139,7 @@ class _Unpacker:
                     f"{os.fsdecode(name)} exists on the host and is no directory; "
                     "copy to another place"
                 ) from None
+        self._made.add(os.stat(name, dir_fd=at, follow_symlinks=False).st_ino)
 
     async def _write(self, at: int, name: bytes, entry: Entry) -> None:
         require_room(entry.size, self._summary.bytes, self._limit)
@@ -160,12 +165,26 @@ class _Unpacker:
             os.close(fd)
 
     def _rename(self, draft: bytes, at: int, name: bytes) -> None:
+        self._require_unused(at, name)
+        self._made.add(os.stat(draft, dir_fd=at, follow_symlinks=False).st_ino)
         try:
             os.rename(draft, name, src_dir_fd=at, dst_dir_fd=at)
         except IsADirectoryError:
             raise RequestError(
                 f"{os.fsdecode(name)} is a directory on the host; copy to another place"
             ) from None
+
+    def _require_unused(self, at: int, name: bytes) -> None:
+        """Refuse a name that this copy has used: said twice, or the same but for case here."""
+        try:
+            found = os.stat(name, dir_fd=at, follow_symlinks=False)
+        except FileNotFoundError:
+            return
+        if found.st_ino in self._made:
+            raise RequestError(
+                f"{quote(os.fsdecode(name))} would replace another file of the same copy; "
+                "copy to a filesystem that tells such names apart"
+            )
 
     def _link(self, at: int, name: bytes, entry: Entry, depth: int) -> None:
         if _leads_out(entry.target, depth):

@@ -74,7 +74,7 @@ class Launcher:
         image = _sealed_copy(binary)
         try:
             # An empty environment: what is not in its memory cannot be taken from it.
-            process = subprocess.Popen(  # noqa: S603
+            process = subprocess.Popen(
                 [*through, f"/proc/self/fd/{image}", "zygote", str(theirs.fileno())],
                 pass_fds=(image, theirs.fileno(), *keep),
                 env={} if not through else dict(os.environ),

@@ -111,11 +111,15 @@ def _host_mount(mount: Mount, user: User, identities: Identities, *, idmap: bool
         real = os.path.realpath(source)
         status = os.stat(source, follow_symlinks=False)
     except FileNotFoundError:
-        raise NotFound(f"mount source {mount.source} does not exist", what=str(mount.source)) from None
+        raise NotFound(
+            f"mount source {mount.source} does not exist", what=str(mount.source)
+        ) from None
     except PermissionError:
         raise RequestError(f"mount source {mount.source} cannot be read by this user") from None
     except OSError as error:
-        raise RequestError(f"mount source {mount.source} cannot be used: {error.strerror}") from None
+        raise RequestError(
+            f"mount source {mount.source} cannot be used: {error.strerror}"
+        ) from None
     # A sandbox that may write to a shared directory may put a link there, and the next sandbox
     # that is given that place would be given what the link points to.
     if real != source:

@@ -1,0 +1,61 @@
+"""The environment variables a program starts with."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+
+from cloister.model import Environment, SandboxId, User, parse_env, require_exec_fits
+from cloister.wire.messages import encode_strings
+
+_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+_NAMES = {0: "root", 1000: "user"}
+_HOMES = {0: "/root", 1000: "/home/user"}
+
+
+class Surroundings:
+    """What every program of a sandbox finds, packed once for each user."""
+
+    def __init__(self, id: SandboxId, policy: Environment) -> None:
+        self._id = id
+        self._policy = policy
+        self._known: dict[tuple[User, bool], tuple[dict[str, str], bytes]] = {}
+
+    def of(
+        self,
+        argv: Sequence[bytes],
+        user: User,
+        *,
+        terminal: bool,
+        further: Mapping[str, str] | None,
+    ) -> bytes:
+        """Return the packed environment, with `further` variables over the usual ones."""
+        known = self._known.get((user, terminal))
+        if known is None:
+            variables = {**self._usual(user, terminal), **self._policy}
+            require_exec_fits((), variables)
+            known = self._known[user, terminal] = variables, _pack(variables)
+        if further is None:
+            return known[1]
+        variables = {**known[0], **parse_env(further)}
+        require_exec_fits(argv, variables)
+        return _pack(variables)
+
+    def _usual(self, user: User, terminal: bool) -> dict[str, str]:
+        name = _NAMES.get(user.uid, "nobody")
+        variables = {
+            "PATH": _PATH,
+            "HOME": _HOMES.get(user.uid, "/tmp"),  # noqa: S108
+            "USER": name,
+            "LOGNAME": name,
+            "SHELL": "/bin/sh",
+            "LANG": "C.UTF-8",
+            "CLOISTER": self._id,
+        }
+        if terminal:
+            variables["TERM"] = "xterm-256color"
+        return variables
+
+
+def _pack(variables: Mapping[str, str]) -> bytes:
+    return encode_strings([os.fsencode(f"{name}={value}") for name, value in variables.items()])
