@@ -289,6 +289,25 @@ async def test_a_parcel_that_breaks_off_leaves_the_old_file_and_no_draft(
     assert yard.target.read_bytes() == (b"old" if left > 1 else data[-42:-1])
 
 
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        (file(b"f", b"1"), file(b"f", b"2")),
+        (file(b"f", b"1"), link(b"f", b"g")),
+        (link(b"f", b"g"), file(b"f", b"2")),
+        (directory(b"f"), directory(b"f")),
+    ],
+)
+async def test_a_copy_does_not_replace_what_it_has_just_made(
+    yard: Yard, first: Part, second: Part
+) -> None:
+    """Where case counts for nothing, two names inside are one here; this is how that looks."""
+    with pytest.raises(RequestError, match="would replace another"):
+        await unpack_bytes(written([directory(b""), first, second]), yard.target)
+    await unpack_bytes(written([directory(b""), first]), yard.place / "fresh")
+    await unpack_bytes(written([directory(b""), first]), yard.place / "fresh")
+
+
 async def test_descriptors_are_closed_however_it_ends(yard: Yard) -> None:
     before = len(os.listdir("/proc/self/fd"))
     deep = [directory(b"/".join([b"d"] * n)) for n in range(1, 40)]
