@@ -45,12 +45,16 @@ pub fn write(file: &File, input: RawFd) -> Result<(), Trouble> {
     let path = follow(&file.path);
     if file.flags & PARENTS != 0 {
         if let Some(parent) = Path::new(std::ffi::OsStr::from_bytes(&path)).parent() {
-            make(parent.as_os_str().as_bytes(), 0o755, true)?;
+            make(parent.as_os_str().as_bytes(), 0o755, true).map_err(above)?;
         }
     }
     if file.flags & APPEND != 0 {
         let flags = libc::O_WRONLY | libc::O_APPEND | libc::O_CREAT | libc::O_NONBLOCK;
-        let target = fd::open(&path, flags, file.mode)?;
+        let target = match fd::open(&path, flags, file.mode) {
+            // A pipe that nobody reads.
+            Err(error) if error.raw_os_error() == Some(libc::ENXIO) => return Err(trouble(libc::EINVAL)),
+            other => other?,
+        };
         if fd::fstat(&target)?.st_mode & libc::S_IFMT != libc::S_IFREG {
             return Err(trouble(libc::EINVAL));
         }
@@ -127,12 +131,20 @@ pub fn make(path: &[u8], mode: u32, parents: bool) -> Result<(), Trouble> {
     if parents {
         for (index, byte) in path.iter().enumerate().skip(1) {
             if *byte == b'/' {
-                make_unless_there(&path[..index], 0o755)?;
+                make_unless_there(&path[..index], 0o755).map_err(above)?;
             }
         }
         return make_unless_there(path, mode);
     }
     mount::mkdirat(libc::AT_FDCWD, path, mode).map_err(Trouble::from)
+}
+
+/// Something that is there, where a directory to put things into is wanted.
+fn above(trouble: Trouble) -> Trouble {
+    if trouble.error.raw_os_error() == Some(libc::EEXIST) {
+        return Trouble { error: std::io::Error::from_raw_os_error(libc::ENOTDIR), ..trouble };
+    }
+    trouble
 }
 
 fn make_unless_there(path: &[u8], mode: u32) -> Result<(), Trouble> {
