@@ -8,6 +8,8 @@ pub const LAUNCH: u8 = 2;
 pub const DESTROY: u8 = 3;
 pub const FREEZE: u8 = 4;
 
+/// The first words, before anything was asked: whatever was to start the launcher has started it.
+pub const AWAKE: u8 = 32;
 pub const READY: u8 = 33;
 pub const LAUNCHED: u8 = 34;
 pub const FAILED: u8 = 35;

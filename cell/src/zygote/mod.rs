@@ -18,7 +18,7 @@ use crate::sys::fd::Epoll;
 use crate::sys::{libc, process, socket, wall};
 use crate::wire::codec::Writer;
 use launch::{Cell, Nursery};
-use message::{Request, FAILED, FROZEN, GONE, LAUNCHED, READY};
+use message::{Request, AWAKE, FAILED, FROZEN, GONE, LAUNCHED, READY};
 use std::collections::HashMap;
 use std::io;
 use std::os::unix::io::{AsRawFd, OwnedFd, RawFd};
@@ -56,7 +56,9 @@ pub fn serve(control: RawFd) -> io::Result<()> {
     let epoll = Epoll::new()?;
     epoll.add(host.as_raw_fd(), HOST, libc::EPOLLIN)?;
     let nursery = Nursery { template: Vec::new(), name: String::new(), parents: Vec::new(), filters };
-    Zygote { host, epoll, nursery, fresh_network: false, next_group: 0, configured: false, cells: HashMap::new() }.run()
+    let mut zygote = Zygote { host, epoll, nursery, fresh_network: false, next_group: 0, configured: false, cells: HashMap::new() };
+    zygote.tell(AWAKE, 0, |_| {})?;
+    zygote.run()
 }
 
 impl Zygote {

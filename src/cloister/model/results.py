@@ -36,9 +36,9 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class SandboxUsage:
-    """What a whole sandbox consumes now; `peak_pids` is None where the kernel keeps no record."""
+    """What a whole sandbox consumes now; None where the kernel keeps no record."""
 
-    cpu_s: float
+    cpu_s: float | None
     memory_bytes: int
     peak_memory_bytes: int
     pids: int

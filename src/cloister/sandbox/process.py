@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import os
 import signal as signals
@@ -62,7 +63,13 @@ class Command:
 class Process:
     """A program running in a sandbox. Made by `Sandbox.start`."""
 
-    def __init__(self, link: Link, command: Command, account: Callable[[Exited], Reason]) -> None:
+    def __init__(
+        self,
+        link: Link,
+        command: Command,
+        account: Callable[[Exited], Reason],
+        on_hung: Callable[[CloisterError], None],
+    ) -> None:
         self.pid: int | None = None
         self.stdin: Outgoing | None = None
         self.stdout: PipeIncoming | WireIncoming
@@ -71,6 +78,7 @@ class Process:
         self._id = link.new_id()
         self._command = command
         self._account = account
+        self._on_hung = on_hung
         self._loop = asyncio.get_running_loop()
         self._started: asyncio.Future[None] = self._loop.create_future()
         self._ended: asyncio.Future[Exited] = self._loop.create_future()
@@ -312,20 +320,13 @@ class Process:
         if not self._ended.done():
             self._link.send(encode_resize(self._id, rows, cols))
 
-    async def stop(self, grace_s: float = KILL_GRACE_S) -> None:
-        """End the whole tree and wait; a guest that does not obey is reported as gone."""
+    async def stop(self) -> None:
+        """End the whole tree and wait; with a guest that does not obey the whole sandbox ends."""
         if self._ended.done():
             return
         self._end(self._ended_by or Reason.CANCELLED)
-        try:
-            async with asyncio.timeout(grace_s):
-                await asyncio.shield(self._ended)
-        except TimeoutError:
-            self._fail(
-                GuestGone("the guest did not end a process it was told to end", reason="hung")
-            )
-        except CloisterError:
-            return
+        with contextlib.suppress(CloisterError):
+            await asyncio.shield(self._ended)
 
     def _end(self, reason: Reason) -> None:
         if self._ended.done() or self._link.closed:
@@ -337,7 +338,13 @@ class Process:
         self._deadline = self._loop.call_later(KILL_GRACE_S, self._disobeyed)
 
     def _disobeyed(self) -> None:
-        self._fail(GuestGone("the guest did not end a process it was told to end", reason="hung"))
+        error = GuestGone(
+            f"the guest did not end a process within {KILL_GRACE_S:g} s of being told to; "
+            "the whole sandbox was ended",
+            reason="hung",
+        )
+        self._fail(error)
+        self._on_hung(error)
 
     def _cancel_deadline(self) -> None:
         if self._deadline is not None:

@@ -224,7 +224,8 @@ class Sandbox:
         who = self.policy.run_as if user is None else self._permitted(argv, user)
         packed = self._surroundings.of(argv, who, terminal=pty is not None, further=env)
         where = os.fsencode(parse_cwd(os.fspath(cwd)))
-        return Process(self.link, Command(argv, packed, where, who, pty, stdin), self._account)
+        details = Command(argv, packed, where, who, pty, stdin)
+        return Process(self.link, details, self._account, self._lost)
 
     def _permitted(self, argv: tuple[bytes, ...], user: str | int | User) -> User:
         who = parse_user(user)

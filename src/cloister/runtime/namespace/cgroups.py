@@ -149,10 +149,10 @@ class GroupFiles:
         text = _read(directory / "cgroup.procs")
         return tuple(int(line) for line in text.split())
 
-    def cpu_s(self) -> float:
-        """Return the CPU time everything inside has used."""
+    def cpu_s(self) -> float | None:
+        """Return the CPU time everything inside has used, where the unified hierarchy counts it."""
         if self.unified is None:
-            return 0.0
+            return None
         return _table(_read(self.unified / "cpu.stat")).get("usage_usec", 0) / 1e6
 
     def memory(self) -> tuple[int, int]:

@@ -18,6 +18,7 @@ from cloister.runtime.namespace.cgroups import Layout
 from cloister.runtime.namespace.ids import IdPool, SubIds, find_sub_ids
 from cloister.runtime.namespace.launcher import Launcher
 from cloister.runtime.namespace.layout import find_layout
+from cloister.runtime.namespace.scope import scope_command, settle_in_scope
 
 _LOCK = ".lock"
 # How long a sweep waits for killed processes to be gone, and how often it looks.
@@ -65,17 +66,26 @@ class Instance:
                 "or reinstall the package"
             )
         try:
-            return await Launcher.start(
-                binary, self.directory, self.sub_ids, self.layout, keep=(self._lock,)
-            )
+            return await self._start(binary)
         except LaunchFailed:
             if self.sub_ids is None or os.geteuid() == 0:
                 raise
             # The helpers refused the ranges: a single id is a narrower sandbox, not a weaker wall.
             self.sub_ids, self.pool = None, None
-            return await Launcher.start(
-                binary, self.directory, None, self.layout, keep=(self._lock,)
-            )
+            return await self._start(binary)
+
+    async def _start(self, binary: Path) -> Launcher:
+        through = () if self.layout.has("memory") else scope_command()
+        launcher = await Launcher.start(binary, keep=(self._lock,), through=through)
+        try:
+            if through:
+                self.layout = settle_in_scope(launcher.pid)
+                self.record()
+            await launcher.configure(self.directory, self.sub_ids, self.layout)
+        except BaseException:
+            await launcher.close()
+            raise
+        return launcher
 
     def pool_give_back(self, first: int) -> None:
         """Return a range of ids whose sandbox is gone."""

@@ -19,7 +19,7 @@ from cloister.runtime.namespace.rootfs import PUBLIC_ETC, synthetic_files
 from cloister.wire import Reader, Writer
 
 _CONFIGURE, _LAUNCH, _DESTROY, _FREEZE = range(1, 5)
-_READY, _LAUNCHED, _FAILED, _GONE, _FROZEN = range(33, 38)
+_AWAKE, _READY, _LAUNCHED, _FAILED, _GONE, _FROZEN = range(32, 38)
 _MAX_REPLY = 512 * 1024
 _START_TIMEOUT_S = 30.0
 _MAX_STDERR = 4096
@@ -43,6 +43,7 @@ class Launcher:
         self._process = process
         self._socket = control
         self._loop = asyncio.get_running_loop()
+        self._awake: asyncio.Future[None] = self._loop.create_future()
         self._ready: asyncio.Future[None] = self._loop.create_future()
         self._launching: dict[int, Callable[[CloisterError], None]] = {}
         self._launched: dict[int, Launched] = {}
@@ -58,14 +59,11 @@ class Launcher:
     async def start(
         cls,
         binary: Path,
-        directory: Path,
-        sub_ids: SubIds | None,
-        layout: Layout,
         *,
         keep: Sequence[int] = (),
         through: Sequence[str] = (),
     ) -> Launcher:
-        """Start a launcher that keeps its own mounts in `directory`.
+        """Start a launcher; it can do nothing yet.
 
         `keep` are lock descriptors it holds as long as it lives; `through` is a command that
         starts it elsewhere (in a delegated scope).
@@ -93,13 +91,15 @@ class Launcher:
             theirs.close()
         launcher = cls(process, ours)
         try:
-            await launcher._configure(directory, sub_ids, layout)
+            async with asyncio.timeout(_START_TIMEOUT_S):
+                await launcher._awake
         except BaseException:
             await launcher.close()
             raise
         return launcher
 
-    async def _configure(self, directory: Path, sub_ids: SubIds | None, layout: Layout) -> None:
+    async def configure(self, directory: Path, sub_ids: SubIds | None, layout: Layout) -> None:
+        """Tell it where its private mounts go, whose ids it has, where groups are made."""
         w = Writer().bytes(os.fsencode(directory))
         if os.geteuid() == 0:
             w.u8(0)
@@ -211,7 +211,9 @@ class Launcher:
 
     def _hear(self, r: Reader) -> None:
         kind, number = r.u8(), r.u64()
-        if kind == _READY:
+        if kind == _AWAKE:
+            _resolve(self._awake, None)
+        elif kind == _READY:
             self.landlock_version = r.u32()
             _resolve(self._ready, None)
         elif kind == _LAUNCHED:
@@ -264,9 +266,10 @@ class Launcher:
         self._error = error
         self._loop.remove_reader(self._socket.fileno())
         self._socket.close()
-        if not self._ready.done():
-            self._ready.set_exception(error)
-            self._ready.exception()
+        for first in (self._awake, self._ready):
+            if not first.done():
+                first.set_exception(error)
+                first.exception()
         for on_refused in list(self._launching.values()):
             on_refused(error)
         self._launching.clear()

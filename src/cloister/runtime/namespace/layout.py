@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Mapping, Set
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,7 +26,6 @@ def find_layout(pid: int | None = None) -> Layout:
     """Return where groups can be made by the process `pid` (this one unless named)."""
     hierarchies = read_hierarchies(pid)
     v1: dict[str, Path] = {}
-    missing = dict.fromkeys(CONTROLLERS, "no cgroup hierarchy with that controller is mounted")
     unified: Path | None = None
     unified_controllers: frozenset[str] = frozenset()
     for hierarchy in hierarchies:
@@ -34,22 +34,31 @@ def find_layout(pid: int | None = None) -> Layout:
             for controller in hierarchy.controllers & set(CONTROLLERS):
                 if base is not None:
                     v1[controller] = base
-                else:
-                    missing[controller] = f"{hierarchy.mount} is not writable for this user"
         elif base is not None:
             unified = base
-            unified_controllers = _enable_controllers(base, hierarchy.mount)
+            unified_controllers = enable_controllers(base, hierarchy.mount)
     if unified_controllers and v1:
         # A controller lives in one hierarchy or the other; v1 has what it was mounted with.
         unified_controllers = frozenset()
-    for controller in CONTROLLERS:
-        if controller in v1 or controller in unified_controllers:
-            missing.pop(controller)
-        elif not v1 and unified is None and any(not h.controllers for h in hierarchies):
-            missing[controller] = "no cgroup is delegated to this user"
-        elif not v1 and unified is not None:
-            missing[controller] = f"the {controller} controller is not enabled in {unified}"
+    missing = missing_from(v1, unified, unified_controllers)
+    if not v1 and unified is None and any(not hierarchy.controllers for hierarchy in hierarchies):
+        missing = dict.fromkeys(missing, "no cgroup is delegated to this user")
+    for hierarchy in hierarchies:
+        for controller in hierarchy.controllers & missing.keys():
+            missing[controller] = f"{hierarchy.mount} is not writable for this user"
     return Layout(v1, unified, unified_controllers, missing)
+
+
+def missing_from(
+    v1: Mapping[str, Path], unified: Path | None, unified_controllers: Set[str]
+) -> dict[str, str]:
+    """Return the controllers that are in neither hierarchy, with the reason."""
+    why = (
+        "no cgroup hierarchy with that controller is mounted"
+        if unified is None or v1
+        else f"that controller is not enabled in {unified}"
+    )
+    return {name: why for name in CONTROLLERS if name not in v1 and name not in unified_controllers}
 
 
 def read_hierarchies(pid: int | None = None) -> list[Hierarchy]:
@@ -93,7 +102,7 @@ def _base(hierarchy: Hierarchy) -> Path | None:
     """Return the directory in this hierarchy that our groups go into, made if it can be."""
     if os.geteuid() != 0:
         candidates = [hierarchy.mount / delegated_name(os.getuid()), hierarchy.own]
-        return next((path for path in candidates if _may_make_groups(path)), None)
+        return next((path for path in candidates if _may_use(hierarchy, path)), None)
     # Below our own group where there is one: what limits us limits what we start.
     for parent in (hierarchy.own, hierarchy.mount):
         base = parent / "cloister"
@@ -110,6 +119,22 @@ def _base(hierarchy: Hierarchy) -> Path | None:
     return None
 
 
+def _may_use(hierarchy: Hierarchy, path: Path) -> bool:
+    """Whether an ordinary user can make groups in `path` and start processes in them.
+
+    In v2 that takes the right to move processes in the group that holds both ends of the move; a
+    group given to us elsewhere in the tree is of no use.
+    """
+    if not _may_make_groups(path):
+        return False
+    if hierarchy.controllers:
+        return True
+    if path == hierarchy.own and _has_processes(path):
+        return False
+    common = Path(os.path.commonpath([path, hierarchy.own]))
+    return os.access(common / "cgroup.procs", os.W_OK)
+
+
 def _may_make_groups(path: Path) -> bool:
     return (
         path.is_dir()
@@ -123,9 +148,9 @@ def _has_processes(path: Path) -> bool:
     return bool((path / "cgroup.procs").read_text().strip())
 
 
-def _enable_controllers(base: Path, mount: Path) -> frozenset[str]:
-    """Pass the controllers we use down to our groups, as far as this user may."""
-    for directory in _from_mount_to(base, mount):
+def enable_controllers(base: Path, top: Path) -> frozenset[str]:
+    """Pass the controllers we use down from `top` to groups in `base`, as far as we may."""
+    for directory in _from_top_to(base, top):
         control = directory / "cgroup.subtree_control"
         here = set((directory / "cgroup.controllers").read_text().split())
         on = set(control.read_text().split())
@@ -139,6 +164,6 @@ def _enable_controllers(base: Path, mount: Path) -> frozenset[str]:
     return frozenset((base / "cgroup.subtree_control").read_text().split()) & frozenset(CONTROLLERS)
 
 
-def _from_mount_to(base: Path, mount: Path) -> list[Path]:
+def _from_top_to(base: Path, top: Path) -> list[Path]:
     parents = [base, *base.parents]
-    return [path for path in reversed(parents) if path.is_relative_to(mount)]
+    return [path for path in reversed(parents) if path.is_relative_to(top)]
