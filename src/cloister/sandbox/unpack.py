@@ -154,7 +154,8 @@ class _Unpacker:
                 self._summary.bytes += len(data)
                 if self._progress is not None:
                     self._progress(self._summary.files, self._summary.bytes)
-            os.fchmod(fd, 0o755 if entry.mode & 0o100 else 0o644)
+            # As inside, but never writable for others here, and never closed to its owner.
+            os.fchmod(fd, (entry.mode & 0o755) | 0o600)
             os.utime(fd, ns=(entry.mtime_ns, entry.mtime_ns))
             self._rename(draft, at, name)
             self._summary.files += 1
