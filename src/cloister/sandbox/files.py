@@ -253,7 +253,7 @@ class Files:
         recursive: bool = True,
         ready: asyncio.Event | None = None,
         user: str | int | User | None = None,
-    ) -> AsyncIterator[Change]:
+    ) -> AsyncGenerator[Change, None]:
         """Yield changes under a directory until the loop over them ends.
 
         `ready`, if given, is set once every change from then on will be seen.
