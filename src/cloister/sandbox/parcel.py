@@ -130,25 +130,31 @@ class Source:
     def __init__(self, read: Callable[[], Awaitable[bytes]]) -> None:
         self._read = read
         self._pending = b""
+        # Where the rest of `_pending` begins: cutting it anew for each field would copy it often.
+        self._at = 0
 
     async def exactly(self, count: int) -> bytes:
         """Return `count` bytes; the end before that is a violation."""
-        while len(self._pending) < count:
+        while len(self._pending) - self._at < count:
             chunk = await self._read()
             if not chunk:
                 raise ProtocolViolation("a parcel ended in the middle")
-            self._pending += chunk
-        data, self._pending = self._pending[:count], self._pending[count:]
-        return data
+            self._pending = self._pending[self._at :] + chunk
+            self._at = 0
+        return self._take(count)
 
     async def up_to(self, count: int) -> bytes:
         """Return between 1 and `count` bytes."""
-        if not self._pending:
-            self._pending = await self._read()
+        if self._at == len(self._pending):
+            self._pending, self._at = await self._read(), 0
             if not self._pending:
                 raise ProtocolViolation("a parcel ended in the middle")
-        data, self._pending = self._pending[:count], self._pending[count:]
-        return data
+        return self._take(count)
+
+    def _take(self, count: int) -> bytes:
+        taken = self._pending[self._at : self._at + count]
+        self._at += len(taken)
+        return taken
 
     async def entry(self) -> Entry | None:
         """Return the next header, checked; None at the end of the parcel."""

@@ -187,7 +187,7 @@ async def test_an_honest_tree_arrives(yard: Yard) -> None:
     sent = [directory(b""), directory(b"d"), file(b"d/f", b"content", 0o751), link(b"d/l", b"f")]
     summary = await unpack_bytes(written(sent), yard.target)
     assert (yard.target / "d" / "l").read_bytes() == b"content"
-    assert stat.S_IMODE((yard.target / "d" / "f").stat().st_mode) == 0o755
+    assert stat.S_IMODE((yard.target / "d" / "f").stat().st_mode) == 0o751
     assert (summary.files, summary.bytes, summary.skipped) == (1, 7, [])
     yard.require_untouched()
 
