@@ -43,6 +43,8 @@ pub struct Zygote {
 pub fn serve(control: RawFd) -> io::Result<()> {
     let host = crate::sys::fd::adopt(control)?;
     process::setsid()?;
+    // Here, while we may: a guest has no right to.
+    wall::reset_priority()?;
     process::default_signals();
     process::umask(0o022);
     // Signals of a terminal are for the program that started us; we end when it closes the socket.
