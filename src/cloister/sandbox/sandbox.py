@@ -87,6 +87,7 @@ class Sandbox:
         self._amend: Callable[[Plan], Plan] | None = None
         self._node: Node | None = None
         self._guest: Guest | None = None
+        self._starting: asyncio.Future[None] | None = None
         self._over: CloisterError | None = None
         self._stopping: asyncio.Task[None] | None = None
         self._span = Span(self.policy.limits, self._expire)
@@ -106,14 +107,23 @@ class Sandbox:
 
     async def open(self) -> Self:
         """Start the sandbox. Nothing of it exists if this raises."""
-        if self._guest is not None or self._over is not None:
+        if self._starting is not None or self._over is not None:
             raise RequestError("this sandbox has been started before; make another one")
         node = Node.current()
-        guest = await node.start(
-            self.id, self.policy, self._lost, label=self.label, amend=self._amend
-        )
-        self._node, self._guest = node, guest
+        starting = self._starting = asyncio.get_running_loop().create_future()
         try:
+            self._guest = await node.start(
+                self.id, self.policy, self._lost, label=self.label, amend=self._amend
+            )
+            self._node = node
+        except BaseException:
+            self._starting = None
+            raise
+        finally:
+            starting.set_result(None)
+        try:
+            # Ended while it was starting: whoever ended it waits for this.
+            self._running()
             for mount in self.policy.mounts:
                 if mount.mode is MountMode.COPY:
                     await self.files.copy_in(mount.source, str(mount.target))
@@ -134,6 +144,8 @@ class Sandbox:
 
     async def _destroy(self) -> None:
         self._span.end()
+        if self._starting is not None:
+            await self._starting
         if self._guest is not None and self._node is not None:
             await self._node.destroy(self._guest)
 
