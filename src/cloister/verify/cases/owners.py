@@ -1,0 +1,215 @@
+"""Another process that owns sandboxes, for cases that kill it, and what there is left of it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import select
+import signal
+import sys
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import cloister
+from cloister.runtime.namespace.instance import runtime_directory
+from cloister.sandbox import Sandbox
+from cloister.verify.case import NotHeld
+from cloister.verify.cases.started import DEADLINE_S, in_time
+from cloister.verify.resources import descendants
+
+# A start by somebody else may be sweeping at the same time; what is left is looked at again.
+_LOOK_S = 0.05
+
+_PROGRAM = """
+import sys
+sys.path.append(sys.argv[1])
+import asyncio, dataclasses, json
+from cloister import Sandbox
+from cloister.runtime.namespace.layout import find_layout
+
+async def main(count, busy, drill):
+    sandboxes = [Sandbox() for _ in range(count)]
+    await asyncio.gather(*(sandbox.open() for sandbox in sandboxes))
+    for number, sandbox in enumerate(sandboxes):
+        await sandbox.start(["/bin/sleep", "infinity"])
+        if busy:
+            await sandbox.run("head -c 8000000 /dev/zero > /tmp/fill; setsid sleep infinity &")
+            if number % 2:
+                await sandbox.pause()
+    if drill:
+        rehearsed = Sandbox()
+        rehearsed._amend = lambda plan: dataclasses.replace(plan, drill=("pause", drill))
+        opening = asyncio.create_task(rehearsed.open())
+        await asyncio.sleep(0)
+    print(json.dumps([str(path) for path in find_layout().directories()]), flush=True)
+    await asyncio.Event().wait()
+
+asyncio.run(main(int(sys.argv[2]), sys.argv[3] == "busy", sys.argv[4]))
+"""
+
+
+class Owner:
+    """A process with sandboxes of its own. `remember()` what it has before it is killed."""
+
+    def __init__(self, process: asyncio.subprocess.Process, groups: list[Path]) -> None:
+        self.pid = process.pid
+        self._process = process
+        self._groups = groups
+        self._pidfds: dict[int, int] = {}
+        self._namespaces: set[str] = set()
+
+    @property
+    def launcher_pid(self) -> int:
+        """The process number of its launcher."""
+        for pid in descendants(self.pid):
+            if b"\0zygote\0" in _read_bytes(f"/proc/{pid}/cmdline") and _parent(pid) == self.pid:
+                return pid
+        raise NotHeld("the owner has no launcher")
+
+    def guest_pids(self) -> list[int]:
+        """The process numbers of the first process of each of its sandboxes."""
+        launcher = self.launcher_pid
+        return [pid for pid in descendants(launcher) if _parent(pid) == launcher]
+
+    async def wait_paused(self, side: str) -> int:
+        """Wait until the rehearsed launch stands still; return the process that does."""
+        deadline = time.monotonic() + DEADLINE_S
+        while time.monotonic() < deadline:
+            launcher = self.launcher_pid
+            for pid in [launcher] if side == "launcher" else self.guest_pids():
+                if _waits_for_signal(pid):
+                    return pid
+            await asyncio.sleep(_LOOK_S)
+        raise NotHeld("the rehearsed launch did not reach its step")
+
+    def remember(self) -> int:
+        """Hold on to every process it has, by descriptor; return how many there are."""
+        own = _namespace(os.getpid())
+        for pid in descendants(self.pid):
+            with contextlib.suppress(ProcessLookupError):
+                self._pidfds.setdefault(pid, os.pidfd_open(pid))
+            self._namespaces |= {_namespace(pid)} - {own, ""}
+        return len(self._pidfds)
+
+    async def kill(self, *also: int) -> None:
+        """End the owner, and others at the same moment, without warning."""
+        for pid in (self.pid, *also):
+            os.kill(pid, signal.SIGKILL)
+        await self._process.wait()
+
+    async def wait_gone(self) -> None:
+        """Wait until every process that was remembered has ended."""
+        for pid, descriptor in self._pidfds.items():
+            await in_time(f"the end of process {pid} of a killed owner", _wait_ended(descriptor))
+
+    async def wait_clean(self, *, files: bool = True) -> None:
+        """Require that nothing is left: groups, namespaces, mounts and, if asked, files."""
+        deadline = time.monotonic() + DEADLINE_S
+        while left := self._left(files=files):
+            if time.monotonic() > deadline:
+                raise NotHeld(f"a killed owner left {', '.join(left[:5])}")
+            await asyncio.sleep(_LOOK_S)
+
+    def _left(self, *, files: bool) -> list[str]:
+        prefix = f"{self.pid}-"
+        left = [str(group) for parent in self._groups for group in parent.glob(prefix + "*")]
+        if files:
+            left += [str(path) for path in runtime_directory().glob(prefix + "*")]
+        left += [f"mount {line}" for line in _mounts() if f"/{prefix}" in line]
+        alive = {_namespace(int(entry)) for entry in os.listdir("/proc") if entry.isdigit()}
+        return left + sorted(alive & self._namespaces)
+
+    async def close(self) -> None:
+        """End it, if it is there, and let go."""
+        if self._process.returncode is None:
+            await self.kill()
+        for descriptor in self._pidfds.values():
+            os.close(descriptor)
+
+
+@contextlib.asynccontextmanager
+async def an_owner(count: int, *, busy: bool = False, drill: str = "") -> AsyncIterator[Owner]:
+    """Another process with `count` sandboxes; `drill` names a step at which one more stands."""
+    package = str(Path(cloister.__file__).parents[1])
+    arguments = (package, str(count), "busy" if busy else "idle", drill)
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-I", "-c", _PROGRAM, *arguments),
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    owner = Owner(process, [])
+    try:
+        owner = Owner(process, await _first_words(process))
+        yield owner
+    finally:
+        await owner.close()
+
+
+async def _first_words(process: asyncio.subprocess.Process) -> list[Path]:
+    if process.stdout is None or process.stderr is None:
+        raise NotHeld("the owner has no streams")
+    said = await in_time("the start of an owner", process.stdout.readline())
+    if not said:
+        complaint = (await process.stderr.read()).decode("utf-8", "replace")
+        raise NotHeld(f"the owner did not start: {complaint.strip()[-300:]}")
+    directories: list[Any] = json.loads(said)
+    return [Path(directory) for directory in directories]
+
+
+async def _wait_ended(descriptor: int) -> None:
+    loop = asyncio.get_running_loop()
+    ended = loop.create_future()
+    loop.add_reader(descriptor, lambda: None if ended.done() else ended.set_result(None))
+    try:
+        await ended
+    finally:
+        loop.remove_reader(descriptor)
+
+
+def has_ended(pidfd: int) -> bool:
+    """Whether the process of this descriptor has ended."""
+    return bool(select.select([pidfd], [], [], 0)[0])
+
+
+def first_process(sandbox: Sandbox) -> int:
+    """Return the host's number of the sandbox's first process."""
+    for pid in sandbox.host_pids:
+        for line in _read_bytes(f"/proc/{pid}/status").splitlines():
+            if line.startswith(b"NSpid:") and line.split()[-1] == b"1":
+                return pid
+    raise NotHeld("the sandbox has no first process")
+
+
+def _waits_for_signal(pid: int) -> bool:
+    # 128 is rt_sigtimedwait: where a rehearsed launch stands still.
+    return _read_bytes(f"/proc/{pid}/syscall").startswith(b"128 ")
+
+
+def _parent(pid: int) -> int:
+    fields = _read_bytes(f"/proc/{pid}/stat").rpartition(b")")[2].split()
+    return int(fields[1]) if fields else 0
+
+
+def _namespace(pid: int) -> str:
+    try:
+        return os.readlink(f"/proc/{pid}/ns/net")
+    except OSError:
+        # It ended while we looked, or is a zombie, which has none.
+        return ""
+
+
+def _mounts() -> list[str]:
+    return Path("/proc/self/mountinfo").read_text().splitlines()
+
+
+def _read_bytes(path: str) -> bytes:
+    try:
+        return Path(path).read_bytes()
+    except OSError:
+        # It ended while we looked.
+        return b""
