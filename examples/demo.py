@@ -17,7 +17,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 
 from cloister import CannotEnforce, CloisterError, Exhausted, Limits, Reason, Sandbox
-from cloister.node import list_records
+from cloister.node import Record, list_records
 
 SCRIPT = """\
 import platform, sys
@@ -255,7 +255,7 @@ async def nothing_is_left(story: Story, limits: Limits) -> None:
     )
     line = await asyncio.to_thread(owner.stdout.readline) if owner.stdout else b""
     pids = [int(pid) for pid in line.split()]
-    record = next((record for record in list_records() if record.owner_pid == owner.pid), None)
+    record = await listed(owner.pid)
     groups = [Path(path) for path in record.groups] if record else []
     there = len(pids) >= 3 and record is not None
     story.tell("a sandbox of another process", there, f"{len(pids)} processes inside")
@@ -276,6 +276,16 @@ async def nothing_is_left(story: Story, limits: Limits) -> None:
     story.tell("its control groups, after the next start", not left, f"{len(groups)} removed")
     still = any(record.owner_pid == owner.pid for record in list_records())
     story.tell("its line in `cloister ps`", not still, "gone")
+
+
+async def listed(owner_pid: int) -> Record | None:
+    """Return the line that other processes see of a sandbox; it is there a moment after it is."""
+    for _ in range(500):
+        found = [record for record in list_records() if record.owner_pid == owner_pid]
+        if found:
+            return found[0]
+        await asyncio.sleep(0.01)
+    return None
 
 
 def all_end(pidfds: list[int], seconds: float) -> bool:

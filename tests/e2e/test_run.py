@@ -5,11 +5,14 @@ from __future__ import annotations
 import base64
 import json
 import os
+import select
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -260,24 +263,29 @@ def test_a_signal_to_us_ends_the_whole_tree_and_cleans(weaker: list[str], number
     )
     assert process.stdout is not None
     assert process.stdout.readline() == b"ready\n"
-    listed = [record for record in living() if record["owner_pid"] == process.pid]
-    assert len(listed) == 1
+    listed = wait_listed(process.pid)
     guest = os.pidfd_open(listed[0]["guest_pid"])
     process.send_signal(number)
     assert process.wait(30) == 128 + number
     process.stdout.close()
     # A pidfd is readable once its process has ended; by now it must be.
-    import select
-
     assert select.select([guest], [], [], 0)[0]
     os.close(guest)
     assert not any(Path(group).exists() for group in listed[0]["groups"])
     assert not any(record["owner_pid"] == process.pid for record in living())
 
 
-def living() -> list[dict[str, object]]:
+def wait_listed(owner_pid: int) -> list[dict[str, Any]]:
+    """Return the sandboxes of a process once they are listed, which is a moment after the start."""
+    deadline = time.monotonic() + 10
+    while not (found := [one for one in living() if one["owner_pid"] == owner_pid]):
+        assert time.monotonic() < deadline, "never listed"
+    return found
+
+
+def living() -> list[dict[str, Any]]:
     listed = subprocess.run(
         [sys.executable, "-m", "cloister", "ps", "--json"], check=True, capture_output=True
     )
-    found: list[dict[str, object]] = json.loads(listed.stdout)
+    found: list[dict[str, Any]] = json.loads(listed.stdout)
     return found

@@ -59,7 +59,12 @@ async def opened(wanted: Wanted) -> AsyncIterator[Sandbox]:
                     mount.source, mount.target, progress=progress.tell
                 )
             warn_skipped(summary.skipped)
-        yield sandbox
+        # The command itself is what is being done here: while it runs, nothing is idle.
+        sandbox.enter()
+        try:
+            yield sandbox
+        finally:
+            sandbox.leave()
         for source, target in wanted.outs:
             await _copy_out(sandbox, source, target)
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 from cloister.doctor.finding import Finding, missing, ok
 from cloister.errors import CannotEnforce, CloisterError, LaunchFailed
-from cloister.node import list_records
 from cloister.policy import Policy, SecondLayer
 from cloister.runtime.base import Posture
+from cloister.runtime.namespace.layout import read_hierarchies
 from cloister.runtime.plan import Plan
 from cloister.sandbox import Sandbox
 
@@ -77,8 +77,8 @@ async def _start(policy: Policy) -> Trial:
 
 
 def _groups(sandbox: Sandbox) -> tuple[Path, ...]:
-    records = (record for record in list_records() if record.id == sandbox.id)
-    return tuple(Path(group) for record in records for group in record.groups)
+    # Where the kernel says it is, not where it was meant to be.
+    return tuple(hierarchy.own for hierarchy in read_hierarchies(sandbox.host_pids[0]))
 
 
 def _read_back(plan: Plan, groups: tuple[Path, ...]) -> Iterator[tuple[str, str]]:
