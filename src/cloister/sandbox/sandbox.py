@@ -15,6 +15,7 @@ from cloister.errors import (
     GuestGone,
     LimitName,
     RequestError,
+    RuntimeGone,
 )
 from cloister.model import (
     UNLIMITED,
@@ -322,7 +323,7 @@ class Sandbox:
         return self._guest
 
     def _why_gone(self, error: GuestGone) -> CloisterError:
-        return self._over if isinstance(self._over, Exhausted) else error
+        return self._over if isinstance(self._over, Exhausted | RuntimeGone) else error
 
     def _lost(self, error: CloisterError) -> None:
         """The guest ended by itself, or broke the rules: nothing of the sandbox stays."""

@@ -291,6 +291,11 @@ class Launcher:
         """Whether this launcher can no longer be asked anything."""
         return self._error is not None
 
+    @property
+    def error(self) -> CloisterError | None:
+        """Why this launcher can no longer be asked anything, if so."""
+        return self._error
+
 
 def _resolve(
     waiter: asyncio.Future[object] | asyncio.Future[None] | asyncio.Future[int], value: object

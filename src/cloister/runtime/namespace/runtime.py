@@ -264,7 +264,8 @@ class NamespaceRuntime:
             self._instance.pool_give_back(first)
         on_lost = self._lost.pop(number, None)
         if on_lost is not None:
-            on_lost(GuestGone("the sandbox's first process ended", reason="gone"))
+            error = None if self._launcher is None else self._launcher.error
+            on_lost(error or GuestGone("the sandbox's first process ended", reason="gone"))
 
 
 def with_drill(plan: Plan, mode: str, step: str) -> Plan:
