@@ -18,7 +18,7 @@ from cloister.sandbox import Sandbox
 from cloister.verify.canary import Canary
 from cloister.verify.case import NotApplicable, NotHeld
 from cloister.verify.far_end import FarEnd
-from cloister.verify.probes import read_probe
+from cloister.verify.probes import assemble
 
 PYTHON = "/usr/bin/python3"
 _PROBE_S = 30.0
@@ -105,14 +105,14 @@ class Arena:
         **settings: Any,
     ) -> Attempt:
         """Run a probe inside: source that defines `attempt(*arguments)`, see probes/prelude.py."""
-        result = await self.python(sandbox, _program(source), *arguments, user=user, **settings)
+        result = await self.python(sandbox, assemble(source), *arguments, user=user, **settings)
         return _read_attempt("inside", result.signal, result.stdout_bytes, result.stderr_bytes)
 
     async def attempt_in_terminal(
         self, sandbox: Sandbox, source: str, *arguments: str, user: str | int | User | None = None
     ) -> Attempt:
         """Run a probe inside with a pseudo-terminal as its three streams."""
-        command = [PYTHON, "-I", "-c", _program(source), *arguments]
+        command = [PYTHON, "-I", "-c", assemble(source), *arguments]
         process = await sandbox.start(command, user=user, timeout=_PROBE_S, pty=True)
         output = b"".join([chunk async for chunk in process.stdout])
         self.record(output)
@@ -123,7 +123,7 @@ class Arena:
         """Run the same probe outside, as this user: the twin that shows that it works."""
         done = await asyncio.to_thread(
             subprocess.run,
-            [PYTHON, "-I", "-c", _program(source), *arguments],
+            [PYTHON, "-I", "-c", assemble(source), *arguments],
             capture_output=True,
             timeout=_PROBE_S,
             check=False,
@@ -173,10 +173,6 @@ class _Watched(Sandbox):
         self._arena.record(result.stdout_bytes)
         self._arena.record(result.stderr_bytes)
         return result
-
-
-def _program(source: str) -> str:
-    return f"{read_probe('prelude')}\n{source}\n_report(attempt)\n"
 
 
 def _read_attempt(where: str, number: int | None, stdout: bytes, stderr: bytes) -> Attempt:

@@ -17,6 +17,7 @@ _SETTLE_S = 5.0
 # The kernel tells nobody when a network namespace or the last mount of a dead process is gone:
 # there is no event to wait for, so the counts are read again until they fit or time is up.
 _LOOK_AGAIN_S = 0.02
+_STEADY_S = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,15 +70,19 @@ def count_resources() -> Resources:
 
 
 async def wait_baseline(within_s: float = _SETTLE_S) -> Resources:
-    """Return the counts once they no longer change: the launcher prepares things when idle."""
+    """Return the counts once they no longer change.
+
+    The launcher prepares the next sandbox, and the node writes a record, a moment after a start.
+    """
     deadline = time.monotonic() + within_s
-    counted = count_resources()
+    counted, since = count_resources(), time.monotonic()
     while True:
         await asyncio.sleep(_LOOK_AGAIN_S)
-        again = count_resources()
-        if again == counted or time.monotonic() > deadline:
+        again, now = count_resources(), time.monotonic()
+        if again != counted:
+            counted, since = again, now
+        elif now - since > _STEADY_S or now > deadline:
             return again
-        counted = again
 
 
 async def wait_settled(baseline: Resources, within_s: float = _SETTLE_S) -> list[str]:

@@ -199,7 +199,7 @@ async def odd_owner(arena: Arena) -> None:
         [sys.executable, "-c", _ODD_OWNER],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=20,
         check=False,
     )
     arena.expect(done.returncode == 0, f"the odd owner failed: {done.stderr[-300:]}")

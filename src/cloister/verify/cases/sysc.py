@@ -22,7 +22,8 @@ def cloned(flags):
     os.waitpid(pid, 0)
 
 def cloned3(flags):
-    arguments = ctypes.create_string_buffer(struct.pack("8Q", flags, 0, 0, 0, signal.SIGCHLD, 0, 0, 0))
+    fields = struct.pack("8Q", flags, 0, 0, 0, signal.SIGCHLD, 0, 0, 0)
+    arguments = ctypes.create_string_buffer(fields)
     pid = syscall(435, arguments, 64)
     if pid == 0:
         os._exit(0)
@@ -236,11 +237,12 @@ def attempt():
         "unix": made(1, 1), "unix datagram": made(1, 2), "tcp": made(2, 1), "udp": made(2, 2, 17),
         "tcp 6": made(10, 1, 6), "route": made(16, 3, 0), "pair": tried(socket.socketpair),
     }
-    denied = {f"family {family}": made(family, kind)
-              for family in [*range(3, 10), *range(11, 16), *range(17, 50)] for kind in (1, 2, 3, 5)}
+    rare = [*range(3, 10), *range(11, 16), *range(17, 50)]
+    denied = {f"{family}, {kind}": made(family, kind) for family in rare for kind in (1, 2, 3, 5)}
     denied |= {f"netlink {protocol}": made(16, 3, protocol) for protocol in range(1, 32)}
     denied |= {"raw icmp": made(2, 3, 1), "raw tcp": made(2, 3, 6), "raw 255": made(2, 3, 255),
-               "raw icmp 6": made(10, 3, 58), "ping": made(2, 2, 1), "obsolete packet": made(2, 10, 0),
+               "raw icmp 6": made(10, 3, 58), "ping": made(2, 2, 1),
+               "obsolete packet": made(2, 10, 0),
                "obsolete packet, all": made(2, 10, 0x300), "sctp": made(2, 1, 132),
                "mptcp": made(2, 1, 262), "udplite": made(2, 2, 136), "dccp": made(2, 6, 33),
                "family, high bits": made(17 | 1 << 32, 3), "raw, flags": made(2, 3 | 0o2000000, 1)}
