@@ -47,7 +47,7 @@ class Launcher:
         self._ready: asyncio.Future[None] = self._loop.create_future()
         self._launching: dict[int, Callable[[CloisterError], None]] = {}
         self._launched: dict[int, Launched] = {}
-        self._awaited: dict[int, asyncio.Future[None]] = {}
+        self._awaited: dict[int, asyncio.Future[Launched]] = {}
         self._ending: dict[int, asyncio.Future[None]] = {}
         self._freezing: dict[int, asyncio.Future[int]] = {}
         self._alive: set[int] = set()
@@ -142,11 +142,15 @@ class Launcher:
 
     async def launched(self, number: int) -> Launched:
         """Return what the launcher says of a guest; mostly it has said so before the guest has."""
-        if number not in self._launched:
-            self._awaited[number] = self._loop.create_future()
-            await self._awaited.pop(number)
+        launched = self._launched.pop(number, None)
+        if launched is None:
+            waiter = self._awaited[number] = self._loop.create_future()
+            try:
+                launched = await waiter
+            finally:
+                del self._awaited[number]
         self._launching.pop(number, None)
-        return self._launched.pop(number)
+        return launched
 
     def destroy(self, number: int) -> asyncio.Future[None]:
         """End a sandbox; the result comes when the kernel has nothing left of it."""
@@ -217,9 +221,12 @@ class Launcher:
             self.landlock_version = r.u32()
             _resolve(self._ready, None)
         elif kind == _LAUNCHED:
-            self._launched[number] = Launched(r.u32(), r.u64())
-            if number in self._awaited:
-                _resolve(self._awaited[number], None)
+            launched = Launched(r.u32(), r.u64())
+            awaited = self._awaited.get(number)
+            if awaited is None:
+                self._launched[number] = launched
+            elif not awaited.done():
+                awaited.set_result(launched)
         elif kind == _FAILED:
             self._failed(number, r.u32(), r.bytes().decode(), r.bytes().decode("utf-8", "replace"))
         elif kind == _GONE:
