@@ -12,14 +12,14 @@ from typing import Any
 
 import pytest
 
-from cloister.errors import LaunchFailed, ProtocolViolation
+from cloister.errors import CloisterError, LaunchFailed, ProtocolViolation
 from cloister.runtime.namespace import launcher as launcher_room
 from cloister.runtime.namespace.cgroups import Layout
 from cloister.runtime.namespace.ids import SubIds
 from cloister.runtime.namespace.launcher import Launched, Launcher
 from cloister.runtime.namespace.runtime import cell_binary
 from cloister.runtime.plan import Directory, GroupLimit, HostMount, IdRange, Layer, Plan, Room
-from cloister.sandbox import files, parcel
+from cloister.sandbox import entries, parcel
 from cloister.wire import (
     Assembler,
     Close,
@@ -46,6 +46,7 @@ from cloister.wire.messages import (
     encode_resize,
     encode_signal,
     encode_start,
+    encode_strings,
 )
 
 ROOM = Room(
@@ -100,10 +101,18 @@ WRITTEN: dict[str, bytes] = {
         stdin=True,
         cwd=b"/workspace",
         argv=(b"/bin/echo", b"", b"\xff"),
-        env=(b"A=1",),
+        env=encode_strings((b"A=1",)),
     ),
     "to-guest-start-terminal": encode_start(
-        2, uid=0, gid=0, pty=(24, 80), tell=True, stdin=False, cwd=b"/", argv=(b"sh",), env=()
+        2,
+        uid=0,
+        gid=0,
+        pty=(24, 80),
+        tell=True,
+        stdin=False,
+        cwd=b"/",
+        argv=(b"sh",),
+        env=encode_strings(()),
     ),
     "to-guest-signal-process": encode_signal(3, 1, Reach.PROCESS),
     "to-guest-signal-group": encode_signal(3, 15, Reach.GROUP),
@@ -121,7 +130,7 @@ WRITTEN: dict[str, bytes] = {
 }
 
 READ: dict[str, tuple[int, Message]] = {
-    "from-guest-hello": (0, Hello(1)),
+    "from-guest-hello": (0, Hello(1, b"uid=0\n")),
     "from-guest-started": (1, Started(42)),
     "from-guest-exited": (2, Exited(3, 0, 0, 4, 5, 6, 7, 8, 9)),
     "from-guest-exited-signal": (3, Exited(0, 9, 3, 0, 0, (1 << 64) - 1, 0, 0, (1 << 32) - 1)),
@@ -144,7 +153,12 @@ PARCEL_CONTENT = b"\x00\xffz"
 OTHERS = {
     *("to-launcher-configure-root", "to-launcher-configure-ranges", "to-launcher-configure-single"),
     *("to-launcher-launch", "to-launcher-destroy", "to-launcher-freeze"),
-    *("from-launcher-ready", "from-launcher-launched", "from-launcher-failed"),
+    *(
+        "from-launcher-awake",
+        "from-launcher-ready",
+        "from-launcher-launched",
+        "from-launcher-failed",
+    ),
     *("from-launcher-gone", "from-launcher-frozen"),
     *("parcel-tree", "parcel-file", "record", "change"),
 }
@@ -216,9 +230,9 @@ def test_a_single_file_is_packed_as_golden(golden: dict[str, bytes], tmp_path: P
 
 
 def test_a_record_is_understood(golden: dict[str, bytes]) -> None:
-    assert files._parse_entry(golden["record"][4:]) == files.Entry(
+    assert entries.parse_entry(golden["record"][4:]) == entries.Entry(
         name="l\udcff",
-        kind=files.Kind.LINK,
+        kind=entries.Kind.LINK,
         size=9,
         mode=0o777,
         uid=1000,
@@ -229,9 +243,11 @@ def test_a_record_is_understood(golden: dict[str, bytes]) -> None:
 
 
 def test_a_change_is_understood(golden: dict[str, bytes]) -> None:
-    length, what, path = golden["change"][:4], golden["change"][4], golden["change"][5:]
-    assert int.from_bytes(length, "little") == 1 + len(path)
-    assert (what, path) == (files._READY, b"/")
+    length, record = golden["change"][:4], golden["change"][4:]
+    assert int.from_bytes(length, "little") == len(record)
+    assert record == bytes((entries._READY,)) + b"/"
+    assert entries.parse_change(record) is None
+    assert entries.parse_change(b"\x01/a") == entries.Change(entries.ChangeKind.CREATED, "/a")
 
 
 class Conversation:
@@ -280,9 +296,7 @@ async def test_the_launcher_is_configured_as_golden(
 ) -> None:
     talk = Conversation(monkeypatch)
     monkeypatch.setattr(os, "geteuid", lambda: euid)
-    waiting = asyncio.create_task(
-        talk.launcher._configure(Path("/run/cloister/1"), sub_ids, LAYOUT)
-    )
+    waiting = asyncio.create_task(talk.launcher.configure(Path("/run/cloister/1"), sub_ids, LAYOUT))
     await asyncio.sleep(0)
     assert talk.heard().hex() == golden[name].hex()
     talk.far.send(golden["from-launcher-ready"])
@@ -295,11 +309,14 @@ async def test_a_launch_is_asked_for_and_answered_as_golden(
     golden: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     talk = Conversation(monkeypatch)
-    waiting = asyncio.create_task(talk.launcher.launch(11, b"plan", talk.far.fileno()))
-    await asyncio.sleep(0)
+    talk.far.send(golden["from-launcher-awake"])
+    await talk.launcher._awake
+    refused: list[CloisterError] = []
+    talk.launcher.launch(11, b"plan", talk.far.fileno(), refused.append)
     assert talk.heard().hex() == golden["to-launcher-launch"].hex()
     talk.far.send(golden["from-launcher-launched"])
-    assert await waiting == Launched(4242, 77, b"uid=0\n")
+    assert await talk.launcher.launched(11) == Launched(4242, 77)
+    assert not refused
     await talk.close()
 
 
@@ -307,14 +324,14 @@ async def test_a_failed_launch_is_answered_as_golden(
     golden: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     talk = Conversation(monkeypatch)
-    waiting = asyncio.create_task(talk.launcher.launch(11, b"plan", talk.far.fileno()))
-    await asyncio.sleep(0)
+    refused: asyncio.Future[CloisterError] = asyncio.get_running_loop().create_future()
+    talk.launcher.launch(11, b"plan", talk.far.fileno(), refused.set_result)
     talk.heard()
     talk.far.send(golden["from-launcher-failed"])
-    with pytest.raises(LaunchFailed) as caught:
-        await waiting
-    assert (caught.value.step, caught.value.errno) == ("pivot", 1)
-    assert "why \N{REPLACEMENT CHARACTER}" in str(caught.value)
+    error = await refused
+    assert isinstance(error, LaunchFailed)
+    assert (error.step, error.errno) == ("pivot", 1)
+    assert "why \N{REPLACEMENT CHARACTER}" in str(error)
     await talk.close()
 
 
@@ -325,8 +342,7 @@ async def test_an_end_is_asked_for_and_answered_as_golden(
     gone: list[int] = []
     talk.launcher.on_gone = gone.append
     talk.launcher._alive.add(11)
-    waiting = asyncio.create_task(talk.launcher.destroy(11))
-    await asyncio.sleep(0)
+    waiting = talk.launcher.destroy(11)
     assert talk.heard().hex() == golden["to-launcher-destroy"].hex()
     talk.far.send(golden["from-launcher-gone"])
     await waiting
@@ -363,6 +379,7 @@ def test_a_real_launcher_answers_in_the_golden_layout(
     process = subprocess.Popen(command, pass_fds=[theirs.fileno()])
     with ours, theirs:
         ours.settimeout(10)
+        assert ours.recv(1 << 20) == golden["from-launcher-awake"]
         ours.send(golden[asked])
         answer = ours.recv(1 << 20)
     assert process.wait(timeout=10) == 0

