@@ -32,7 +32,6 @@ pub fn contain(plan: &Plan, filter: &[wall::Instruction], held: &Inheritance) ->
     step(plan.drill, Step::Session, session::fresh)?;
     step(plan.drill, Step::Keyring, wall::join_new_keyring)?;
     let trees = step(plan.drill, Step::Handover, || root::wait_for_trees(plan, held.sync, &held.template))?;
-    step(plan.drill, Step::CgroupView, || wall::unshare(crate::sys::libc::CLONE_NEWCGROUP))?;
     step(plan.drill, Step::Identity, || session::become_guest_root(plan))?;
     step(plan.drill, Step::Hostname, || wall::set_hostname(&plan.hostname))?;
     let new_root = step(plan.drill, Step::Root, || root::build(plan, &trees))?;
@@ -40,6 +39,8 @@ pub fn contain(plan: &Plan, filter: &[wall::Instruction], held: &Inheritance) ->
     step(plan.drill, Step::Proc, || masks::mount_proc(plan, &trees, &new_root))?;
     step(plan.drill, Step::Mounts, || root::attach_mounts(plan, &trees, &new_root))?;
     step(plan.drill, Step::Pivot, || root::pivot(trees, new_root))?;
+    step(plan.drill, Step::Join, || session::join_groups(held))?;
+    step(plan.drill, Step::CgroupView, || wall::unshare(crate::sys::libc::CLONE_NEWCGROUP))?;
     step(plan.drill, Step::Rlimits, || session::set_limits(plan))?;
     step(plan.drill, Step::Capabilities, || capabilities::keep_only(plan))?;
     step(plan.drill, Step::NoNewPrivileges, session::forbid_new_privileges)?;

@@ -32,16 +32,16 @@ macro_rules! steps {
 
 steps! {
     Network "network" "launcher" "make a network namespace with a loopback and nothing else, and enter it";
-    Cgroup "cgroup" "launcher" "make a control group in every hierarchy and write the limits into them";
+    Cgroup "cgroup" "launcher" "make the control group of the unified hierarchy, if there is one, with its limits";
     Clone "clone" "launcher" "clone the guest into new user, mount, pid, ipc and uts namespaces";
     Ids "ids" "launcher" "map its users onto a range of host ids of its own, never host id 0";
     Trees "trees" "launcher" "open the host directories that become its root and its mounts";
-    Join "join" "guest" "enter the control groups before doing anything else";
+    Limits "limits" "launcher" "make the control groups of the other hierarchies, with their limits";
+    Doors "doors" "launcher" "hand the guest the way into them";
     Fds "fds" "guest" "close every inherited descriptor but two";
-    Session "session" "guest" "new session, umask 022, no core dumps, die with the launcher";
+    Session "session" "guest" "umask 022, default priority, no core dumps, die with the launcher";
     Keyring "keyring" "guest" "leave the caller's session keyring";
     Handover "handover" "guest" "take over the directories the launcher has opened";
-    CgroupView "cgroup-view" "guest" "own cgroup namespace, so that its path reads as the root";
     Identity "identity" "guest" "become the sandbox's own root, without supplementary groups";
     Hostname "hostname" "guest" "set the host name";
     Root "root" "guest" "build the root on a size-limited tmpfs, host directories as read-only layers";
@@ -49,6 +49,8 @@ steps! {
     Proc "proc" "guest" "mount /proc of its own process namespace, mask what tells about the host";
     Mounts "mounts" "guest" "attach the granted host directories, nosuid and nodev";
     Pivot "pivot" "guest" "make the new root the root; no host path exists after this";
+    Join "join" "guest" "enter the control groups: from here on everything counts";
+    CgroupView "cgroup-view" "guest" "own cgroup namespace, so that its path reads as the root";
     Rlimits "rlimits" "guest" "set the resource limits of every process inside";
     Capabilities "capabilities" "guest" "drop the bounding set to the profile, keep only what starting processes needs";
     NoNewPrivileges "no-new-privileges" "guest" "forbid gaining privileges by executing anything";

@@ -17,12 +17,14 @@ pub struct Link {
     fds: VecDeque<OwnedFd>,
     waiting: Vec<u8>,
     sent: usize,
+    /// Made once; only what has been received takes up memory.
+    inbox: Vec<u8>,
 }
 
 impl Link {
     pub fn new(socket: OwnedFd) -> io::Result<Link> {
         fd::set_nonblocking(&socket, true)?;
-        Ok(Link { socket, frames: Assembler::new(MAX_TO_GUEST), fds: VecDeque::new(), waiting: Vec::new(), sent: 0 })
+        Ok(Link { socket, frames: Assembler::new(MAX_TO_GUEST), fds: VecDeque::new(), waiting: Vec::new(), sent: 0, inbox: vec![0; 64 * 1024] })
     }
 
     pub fn number(&self) -> RawFd {
@@ -39,12 +41,11 @@ impl Link {
 
     /// Read what is there. False at the end of the connection.
     pub fn fill(&mut self) -> io::Result<bool> {
-        let mut buffer = [0u8; 64 * 1024];
         let mut fds = Vec::new();
-        match socket::receive(self.number(), &mut buffer, &mut fds) {
+        match socket::receive(self.socket.as_raw_fd(), &mut self.inbox, &mut fds) {
             Ok(0) => Ok(false),
             Ok(n) => {
-                self.frames.feed(&buffer[..n]);
+                self.frames.feed(&self.inbox[..n]);
                 self.fds.extend(fds);
                 Ok(true)
             }

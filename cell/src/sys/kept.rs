@@ -188,7 +188,10 @@ extern "C" fn program(argument: usize) -> ! {
     // SAFETY: as in `keeper`; the keeper is suspended meanwhile.
     let launch = unsafe { &*(argument as *const Launch) };
     let must = |doing: Doing, result: isize| if result < 0 { launch.fail(doing, result) } else { result };
-    must(Doing::Streams, call(libc::SYS_setsid, [0; 6]));
+    // A session only for a terminal: the kernel makes a scheduling group for each, which takes
+    // longer than all the rest of this function. A process group is what signals need.
+    let alone = if launch.terminal { libc::SYS_setsid } else { libc::SYS_setpgid };
+    must(Doing::Streams, call(alone, [0; 6]));
     // Lifted out of the way first: a stream may have the number of another's target.
     let mut high = [0usize; 3];
     for (index, stream) in launch.streams.iter().enumerate() {

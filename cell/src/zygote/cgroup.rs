@@ -1,10 +1,10 @@
 //! Control groups: made and filled by the launcher, so that limits hold before the guest exists.
 
-use crate::contain::step::{during, refuse};
+use crate::contain::step::during;
 use crate::plan::Limit;
-use crate::sys::{fd, libc, mount};
+use crate::sys::{fd, libc, mount, socket};
 use std::io;
-use std::os::unix::io::{AsRawFd, OwnedFd};
+use std::os::unix::io::{AsRawFd, OwnedFd, RawFd};
 
 /// A directory that groups are made in; `unified` is the v2 hierarchy.
 pub struct Parent {
@@ -22,22 +22,28 @@ pub struct Groups {
 }
 
 impl Groups {
-    /// Make every group and write its limits. On an error the caller removes what was made.
-    pub fn make(&mut self, parents: &[Parent], name: &str, limits: &[Limit]) -> io::Result<()> {
-        for parent in parents {
+    /// Make the groups of one kind of hierarchy and write their limits. The unified one comes
+    /// first, because clone places the guest there; the others are made while the guest works on
+    /// its root. On an error the caller removes what was made.
+    pub fn make(&mut self, parents: &[Parent], unified: bool, name: &str, limits: &[Limit]) -> io::Result<()> {
+        for (index, parent) in parents.iter().enumerate().filter(|(_, parent)| parent.unified == unified) {
             let mut dir = parent.dir.clone();
             dir.push(b'/');
             dir.extend_from_slice(name.as_bytes());
             let words = || format!("making {}", String::from_utf8_lossy(&dir));
             mount::mkdirat(libc::AT_FDCWD, &dir, 0o755).map_err(|e| during(e, words()))?;
             self.made.push(dir.clone());
-            if parent.unified {
-                self.unified = Some(fd::open(&dir, libc::O_RDONLY | libc::O_DIRECTORY, 0)?);
+            let group = fd::open(&dir, libc::O_PATH | libc::O_DIRECTORY, 0)?;
+            for limit in limits.iter().filter(|limit| usize::from(limit.group) == index) {
+                write(&group, limit)?;
+            }
+            if unified {
+                self.unified = Some(fd::openat(group.as_raw_fd(), ".", libc::O_RDONLY | libc::O_DIRECTORY, 0)?);
             } else {
-                self.doors.push(fd::open([&dir[..], b"/tasks"].concat(), libc::O_WRONLY, 0)?);
+                self.doors.push(fd::openat(group.as_raw_fd(), "tasks", libc::O_WRONLY, 0)?);
             }
         }
-        self.limit(limits)
+        Ok(())
     }
 
     /// The group that clone can place the child into directly.
@@ -45,22 +51,11 @@ impl Groups {
         self.unified.as_ref().map(AsRawFd::as_raw_fd)
     }
 
-    pub fn doors(&self) -> &[OwnedFd] {
-        &self.doors
-    }
-
-    /// The child has gone through them.
-    pub fn close_doors(&mut self) {
+    /// Give the guest what it needs to enter the groups; nobody else keeps it.
+    pub fn hand_doors(&mut self, sync: RawFd) -> io::Result<()> {
+        let doors: Vec<RawFd> = self.doors.iter().map(AsRawFd::as_raw_fd).collect();
+        socket::send(sync, &[doors.len() as u8], &doors)?;
         self.doors.clear();
-    }
-
-    fn limit(&self, limits: &[Limit]) -> io::Result<()> {
-        for limit in limits {
-            let dir = self.made.get(usize::from(limit.group)).ok_or_else(|| refuse(libc::EINVAL, "a limit names no group"))?;
-            write(dir, &limit.file, &limit.value).map_err(|e| {
-                during(e, format!("writing {} to {}", String::from_utf8_lossy(&limit.value), String::from_utf8_lossy(&limit.file)))
-            })?;
-        }
         Ok(())
     }
 
@@ -91,10 +86,8 @@ impl Groups {
     }
 }
 
-fn write(dir: &[u8], file: &[u8], value: &[u8]) -> io::Result<()> {
-    let mut path = dir.to_vec();
-    path.push(b'/');
-    path.extend_from_slice(file);
-    let file = fd::open(&path, libc::O_WRONLY, 0)?;
-    fd::write_all(file.as_raw_fd(), value)
+fn write(group: &OwnedFd, limit: &Limit) -> io::Result<()> {
+    let words = || format!("writing {} to {}", String::from_utf8_lossy(&limit.value), String::from_utf8_lossy(&limit.file));
+    let file = fd::openat(group.as_raw_fd(), &limit.file, libc::O_WRONLY, 0).map_err(|e| during(e, words()))?;
+    fd::write_all(file.as_raw_fd(), &limit.value).map_err(|e| during(e, words()))
 }

@@ -17,7 +17,7 @@ use std::os::unix::io::{AsRawFd, OwnedFd, RawFd};
 /// The network namespace is not among them: the launcher made it beforehand and lives in it, so
 /// that the guest inherits it without the right to change it.
 const NAMESPACES: i32 = libc::CLONE_NEWUSER | libc::CLONE_NEWNS | libc::CLONE_NEWPID | libc::CLONE_NEWIPC | libc::CLONE_NEWUTS;
-const MAX_REPORT: usize = 64 * 1024;
+const MAX_REPORT: usize = 4 * 1024;
 
 /// What every sandbox of this launcher is begun with, whatever its plan says.
 pub struct Nursery {
@@ -52,7 +52,8 @@ impl Nursery {
     /// Clone a guest and take it through the steps that need the launcher's rights.
     pub fn launch(&self, group: u64, plan: &Plan, control: OwnedFd) -> Result<Cell, LaunchError> {
         let mut groups = Groups::default();
-        let begun = step(plan.drill, Step::Cgroup, || groups.make(&self.parents, &format!("{}.{group}", self.name), &plan.limits))
+        let name = format!("{}.{group}", self.name);
+        let begun = step(plan.drill, Step::Cgroup, || groups.make(&self.parents, true, &name, &plan.limits))
             .and_then(|()| step(plan.drill, Step::Clone, || self.clone_guest(plan, control, &groups)));
         let (pid, pidfd, sync) = match begun {
             Ok(begun) => begun,
@@ -61,9 +62,11 @@ impl Nursery {
                 return Err(error);
             }
         };
-        groups.close_doors();
+        let number = sync.as_raw_fd();
         let finished = step(plan.drill, Step::Ids, || write_maps(plan, pid))
-            .and_then(|()| step(plan.drill, Step::Trees, || send_trees(plan, pid, sync.as_raw_fd())));
+            .and_then(|()| step(plan.drill, Step::Trees, || send_trees(plan, pid, number)))
+            .and_then(|()| step(plan.drill, Step::Limits, || groups.make(&self.parents, false, &name, &plan.limits)))
+            .and_then(|()| step(plan.drill, Step::Doors, || groups.hand_doors(number)));
         match finished {
             Ok(()) => Ok(Cell { group, pid, pidfd, sync, groups, reported: false, reaped: false, status: 0 }),
             Err(error) => {
@@ -77,17 +80,16 @@ impl Nursery {
         let (ours, theirs) = socket::pair(libc::SOCK_SEQPACKET)?;
         match process::clone_into(NAMESPACES, groups.clone_target())? {
             Forked::Parent { pid, pidfd } => Ok((pid, pidfd, ours)),
-            Forked::Child => self.become_guest(plan, control, theirs, groups),
+            Forked::Child => self.become_guest(plan, control, theirs),
         }
     }
 
     /// In the child: from here on nothing returns to the launcher.
-    fn become_guest(&self, plan: &Plan, control: OwnedFd, sync: OwnedFd, groups: &Groups) -> ! {
+    fn become_guest(&self, plan: &Plan, control: OwnedFd, sync: OwnedFd) -> ! {
         let options = Options { allow_ptrace: plan.allow_ptrace, deny_set_id_bits: plan.deny_set_id_bits };
         let filter = self.filters.iter().find(|(known, _)| *known == options).map(|(_, filter)| filter.as_slice());
         let held = Inheritance { control, sync: sync.as_raw_fd(), template: self.template.clone() };
-        let outcome = step(plan.drill, Step::Join, || join(groups)).and_then(|()| contain(plan, filter.unwrap_or(&[]), &held));
-        match outcome {
+        match contain(plan, filter.unwrap_or(&[]), &held) {
             // What it found to be true goes to the host with its first words.
             Ok(facts) => {
                 drop(sync);
@@ -95,22 +97,14 @@ impl Nursery {
             }
             Err(error) => {
                 let mut report = Writer::default();
-                report.bytes(error.step.name().as_bytes()).u32(errno(&error.source) as u32).bytes(error.detail.as_bytes());
+                let detail = &error.detail.as_bytes()[..error.detail.len().min(MAX_REPORT / 2)];
+                report.bytes(error.step.name().as_bytes()).u32(errno(&error.source) as u32).bytes(detail);
                 // If this fails the launcher is gone, and so is whoever could have been told.
                 drop(socket::send(sync.as_raw_fd(), &report.bytes, &[]));
                 process::exit(1)
             }
         }
     }
-}
-
-/// The guest enters its groups itself and as a single thread: for that alone the kernel does not
-/// stop every fork on the machine first, which can take it ten milliseconds.
-fn join(groups: &Groups) -> io::Result<()> {
-    for door in groups.doors() {
-        fd::write_all(door.as_raw_fd(), b"0").map_err(|e| during(e, "entering a control group"))?;
-    }
-    Ok(())
 }
 
 impl Cell {
@@ -131,7 +125,7 @@ impl Cell {
     }
 
     pub fn read_complaint(&mut self) -> io::Result<Option<Complaint>> {
-        let mut buffer = vec![0u8; MAX_REPORT];
+        let mut buffer = [0u8; MAX_REPORT];
         let mut none = Vec::new();
         let n = loop {
             match socket::receive(self.sync.as_raw_fd(), &mut buffer, &mut none) {

@@ -30,6 +30,9 @@ const RETRY_MS: i32 = 2;
 
 pub struct Zygote {
     host: OwnedFd,
+    /// Made once and never cleared: every page the launcher touches is one more to copy for each
+    /// sandbox that is cloned from it.
+    inbox: Vec<u8>,
     epoll: Epoll,
     nursery: Nursery,
     /// Whether the network namespace the launcher lives in has not been given to a sandbox yet.
@@ -58,7 +61,7 @@ pub fn serve(control: RawFd) -> io::Result<()> {
     let epoll = Epoll::new()?;
     epoll.add(host.as_raw_fd(), HOST, libc::EPOLLIN)?;
     let nursery = Nursery { template: Vec::new(), name: String::new(), parents: Vec::new(), filters };
-    let mut zygote = Zygote { host, epoll, nursery, fresh_network: false, next_group: 0, configured: false, cells: HashMap::new() };
+    let mut zygote = Zygote { host, inbox: vec![0; MAX_REQUEST], epoll, nursery, fresh_network: false, next_group: 0, configured: false, cells: HashMap::new() };
     zygote.tell(AWAKE, 0, |_| {})?;
     zygote.run()
 }
@@ -94,16 +97,15 @@ impl Zygote {
 
     /// One request. False when the host is gone.
     fn serve_host(&mut self) -> io::Result<bool> {
-        let mut buffer = vec![0u8; MAX_REQUEST];
         let mut fds = Vec::new();
-        let n = match socket::receive(self.host.as_raw_fd(), &mut buffer, &mut fds) {
+        let n = match socket::receive(self.host.as_raw_fd(), &mut self.inbox, &mut fds) {
             Err(error) if error.raw_os_error() == Some(libc::ECONNRESET) => 0,
             other => other?,
         };
         if n == 0 {
             return Ok(false);
         }
-        let request = match message::decode(&buffer[..n]) {
+        let request = match message::decode(&self.inbox[..n]) {
             Ok(request) => request,
             Err(malformed) => return Err(io::Error::new(io::ErrorKind::InvalidData, malformed.0)),
         };

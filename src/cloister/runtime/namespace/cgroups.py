@@ -78,7 +78,8 @@ def plan_limits(layout: Layout, limits: Limits) -> tuple[GroupLimit, ...]:
         wanted["cpu"] = (
             [("cpu.max", f"{quota} {_PERIOD_US}")]
             if v2
-            else [("cpu.cfs_period_us", f"{_PERIOD_US}"), ("cpu.cfs_quota_us", f"{quota}")]
+            # The period of a new group is 100 ms already.
+            else [("cpu.cfs_quota_us", f"{quota}")]
         )
     if layout.has("pids"):
         wanted["pids"] = [("pids.max", f"{limits.pids + _GUEST_PROCESSES}")]

@@ -197,9 +197,8 @@ def links_of(root: HostRoot | DirectoryRoot) -> tuple[tuple[str, str], ...]:
 
 def directories_of(root: HostRoot | DirectoryRoot, user: User, init: User) -> tuple[Directory, ...]:
     """Return the directories every sandbox has, with their owners."""
-    ours = [("home", 0o755), ("root", 0o700), ("var", 0o755), ("run", 0o755), ("mnt", 0o755)]
-    ours += [("opt", 0o755), ("srv", 0o755), ("proc", 0o555), ("dev", 0o755), ("sys", 0o555)]
-    ours += [("var/lib", 0o755), ("var/cache", 0o755), ("var/log", 0o755)]
+    ours = [("home", 0o755), ("root", 0o700), ("var", 0o755), ("run", 0o755), ("opt", 0o755)]
+    ours += [("proc", 0o555), ("dev", 0o755), ("sys", 0o555)]
     found = [Directory(name, init.uid, init.gid, mode) for name, mode in ours]
     if isinstance(root, HostRoot):
         layered, _ = host_programs()
