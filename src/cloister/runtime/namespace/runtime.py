@@ -89,7 +89,7 @@ class NamespaceRuntime:
         self._numbers = itertools.count(1)
         self._instance: Instance | None = None
         self._launcher: Launcher | None = None
-        self._preparing = asyncio.Lock()
+        self._preparing: asyncio.Task[None] | None = None
         self._ranges: dict[int, int] = {}
         self._rooms: dict[Policy, Room] = {}
         self._lost: dict[int, Callable[[CloisterError], None]] = {}
@@ -106,15 +106,22 @@ class NamespaceRuntime:
 
     async def prepare(self) -> None:
         """Start the launcher, if it is not there or has died."""
-        async with self._preparing:
-            if self._launcher is not None and not self._launcher.failed:
-                return
-            if self._instance is not None:
-                self._instance.close()
-            self._rooms.clear()
-            self._instance = await asyncio.to_thread(Instance.open)
-            self._launcher = await self._instance.start_launcher()
-            self._launcher.on_gone = self._on_gone
+        if self._launcher is not None and not self._launcher.failed:
+            return
+        if self._preparing is None or self._preparing.done():
+            self._preparing = asyncio.get_running_loop().create_task(self._prepare())
+        # A caller that is cancelled leaves the work to whoever comes next: half of it would be
+        # a lock and a directory that nobody knows of.
+        await asyncio.shield(self._preparing)
+
+    async def _prepare(self) -> None:
+        if self._instance is not None:
+            instance, self._instance = self._instance, None
+            instance.close()
+        self._rooms.clear()
+        self._instance = await asyncio.to_thread(Instance.open)
+        self._launcher = await self._instance.start_launcher()
+        self._launcher.on_gone = self._on_gone
 
     def plan(self, id: SandboxId, policy: Policy) -> Plan:
         """Return what the launcher will be told."""
@@ -244,6 +251,8 @@ class NamespaceRuntime:
 
     async def close(self) -> None:
         """End everything and let go of what this process holds."""
+        if self._preparing is not None:
+            await asyncio.wait([self._preparing])
         if self._launcher is not None:
             launcher, self._launcher = self._launcher, None
             await launcher.close()
