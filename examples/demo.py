@@ -45,7 +45,7 @@ from cloister import Limits, Sandbox
 async def main():
     async with Sandbox(limits=Limits({limits})) as sandbox:
         await sandbox.start("sleep 1000 & sleep 1000 & wait")
-        print(*sandbox.host_pids, flush=True)
+        print("ready", flush=True)
         await asyncio.sleep(1000)
 asyncio.run(main())
 """
@@ -76,9 +76,9 @@ class Story:
 def main() -> int:
     """Tell the story; 0 if all of it was true."""
     story = Story()
-    before = own_processes()
+    before = descendants(os.getpid())
     asyncio.run(tell(story))
-    after = own_processes()
+    after = descendants(os.getpid())
     counts = f"{len(before)} before, {len(after)} after"
     story.tell("processes of ours, when all is done", after == before, counts)
     print(f"\n{f'{story.false} claims are FALSE' if story.false else 'every claim above held'}")
@@ -155,10 +155,15 @@ async def limits_hold(story: Story, limits: Limits) -> None:
     seen = f"{started[0]} with pids=16, {started[1]} with pids=256"
     story.tell("40 processes at once", 0 < started[0] <= 16 and started[1] == 40, seen)
     async with Sandbox(limits=limits) as sandbox:
-        result = await sandbox.run("sleep 1000 & sleep 1000", timeout=0.2)
-        left = len(sandbox.host_pids)
-    ended = result.reason is Reason.TIMEOUT
-    story.tell("timeout ends the whole tree", ended and left == 1, f"{result.wall_s:.2f} s")
+        idle = len(descendants(os.getpid()))
+        process = await sandbox.start("sleep 1000 & echo ready; sleep 1000", timeout=0.2)
+        await process.stdout.read()
+        busy = len(descendants(os.getpid()))
+        result = await process.wait()
+        left = len(descendants(os.getpid()))
+    ended = result.reason is Reason.TIMEOUT and busy > idle == left
+    seen = f"after {result.wall_s:.2f} s, {busy - left} processes"
+    story.tell("a timeout ends the whole tree", ended, seen)
 
 
 async def start_forty(limits: Limits) -> int:
@@ -253,12 +258,13 @@ async def nothing_is_left(story: Story, limits: Limits) -> None:
     owner = subprocess.Popen(
         [sys.executable, "-c", OWNER.format(limits=words)], stdout=subprocess.PIPE
     )
-    line = await asyncio.to_thread(owner.stdout.readline) if owner.stdout else b""
-    pids = [int(pid) for pid in line.split()]
+    if owner.stdout:
+        await asyncio.to_thread(owner.stdout.readline)
+    pids = descendants(owner.pid)
     record = await listed(owner.pid)
     groups = [Path(path) for path in record.groups] if record else []
     there = len(pids) >= 3 and record is not None
-    story.tell("a sandbox of another process", there, f"{len(pids)} processes inside")
+    story.tell("a sandbox of another process", there, f"{len(pids)} processes, the launcher too")
     watched = [os.pidfd_open(pid) for pid in pids]
     owner.send_signal(signal.SIGKILL)
     owner.wait()
@@ -299,18 +305,18 @@ def all_end(pidfds: list[int], seconds: float) -> bool:
     return ended
 
 
-def own_processes() -> set[int]:
-    """Return every process below this one, by its parent."""
+def descendants(top: int) -> set[int]:
+    """Return every process below one, by its parent."""
     parents: dict[int, int] = {}
     for path in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
             # The name, in parentheses, may hold anything; what follows it is fixed.
             fields = (path / "stat").read_text().rpartition(")")[2].split()
             parents[int(path.name)] = int(fields[1])
-    found = {os.getpid()}
+    found = {top}
     while grown := {pid for pid, parent in parents.items() if parent in found} - found:
         found |= grown
-    return found - {os.getpid()}
+    return found - {top}
 
 
 if __name__ == "__main__":

@@ -161,4 +161,4 @@ def look_at_limits(trial: Trial) -> Iterator[Finding]:
 def _unified() -> str:
     if os.geteuid() == 0:
         return "mount one: mount -t cgroup2 none /sys/fs/cgroup/unified"
-    return "as root run `cloister setup --user NAME`"
+    return "pause as root, or from a systemd user session with version 2 of control groups"
