@@ -162,9 +162,13 @@ def test_json_after_the_dashes_belongs_to_the_command(sandboxed: Run) -> None:
     assert done.stderr.startswith(b"cloister: ")
 
 
-def test_a_memory_limit_ends_the_command_and_says_so(sandboxed: Run, weaker: list[str]) -> None:
+def test_a_memory_limit_ends_the_command_and_says_so_or_is_refused(
+    sandboxed: Run, weaker: list[str]
+) -> None:
     if "--memory" in weaker:
-        pytest.skip("this user cannot limit memory here")
+        refused = sandboxed("--memory", "64MiB", "--", "true")
+        assert (refused.returncode, b"cloister setup" in refused.stderr) == (125, True)
+        return
     eat = ["--", "python3", "-c", "x = b'1' * 200_000_000; print(len(x))"]
     done = sandboxed("--memory", "64MiB", *eat)
     assert done.returncode == 137
