@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Iterable
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from cloister.errors import (
@@ -51,6 +51,8 @@ class Files:
         self, path: PathLike, *, limit: int = _DEFAULT_READ, user: str | int | User | None = None
     ) -> bytes:
         """Return a file's content; more than `limit` bytes is an error (64 MiB unless told)."""
+        if limit < 0:
+            raise RequestError(f"limit is {limit}; it cannot be negative")
         parts = []
         size = 0
         async with contextlib.aclosing(self.stream(path, user=user)) as chunks:
@@ -108,6 +110,8 @@ class Files:
     async def _send(
         self, path: PathLike, content: Content, mode: int, flags: int, user: str | int | User | None
     ) -> None:
+        if not isinstance(content, str | bytes | bytearray | memoryview | Iterable | AsyncIterable):
+            raise RequestError(f"content is {quote(content)}; write text, bytes or pieces of bytes")
         errand = self._errand(Operation.WRITE, path, user, mode=mode, flags=flags)
         async with errand:
             async for chunk in _chunks(content):
@@ -309,8 +313,11 @@ class Files:
         offset: int = 0,
         length: int = 0,
     ) -> Errand:
-        if min(mode, offset, length) < 0:
-            raise RequestError("mode, offset, length and limit cannot be negative")
+        if min(mode, offset, length) < 0 or max(offset, length) >= 2**63 or mode > 0o7777:
+            raise RequestError(
+                "mode, offset, length and limit cannot be negative; a mode is at most 0o7777, "
+                "the others are less than 2**63"
+            )
         who = self._sandbox.policy.run_as if user is None else parse_user(user)
         return Errand(
             self._sandbox,
@@ -348,7 +355,10 @@ class Files:
 
 
 def _encode(path: PathLike) -> bytes:
-    raw = os.fsencode(path)
+    try:
+        raw = os.fsencode(path)
+    except (TypeError, UnicodeEncodeError):
+        raise RequestError(f"path is {quote(path)}; write an absolute path as text") from None
     if not raw.startswith(b"/"):
         raise RequestError(f"path {quote(str(path))} is not absolute; begin with /")
     if b"\0" in raw or len(raw) > 4095:
@@ -366,9 +376,16 @@ async def _chunks(content: Content) -> AsyncIterator[bytes]:
         return
     if isinstance(content, AsyncIterable):
         async for chunk in content:
-            for at in range(0, len(chunk), _CHUNK):
-                yield chunk[at : at + _CHUNK]
+            for part in _parts(chunk):
+                yield part
         return
     for chunk in content:
-        for at in range(0, len(chunk), _CHUNK):
-            yield chunk[at : at + _CHUNK]
+        for part in _parts(chunk):
+            yield part
+
+
+def _parts(chunk: bytes) -> Iterator[bytes]:
+    if not isinstance(chunk, bytes | bytearray | memoryview):
+        raise RequestError(f"a piece of content is {quote(chunk)}; write it as bytes")
+    for at in range(0, len(chunk), _CHUNK):
+        yield bytes(chunk[at : at + _CHUNK])

@@ -316,7 +316,7 @@ class Process:
         """Tell the program that its terminal has another size."""
         if self._command.pty is None:
             raise RequestError("this process has no terminal; start it with pty=")
-        require_terminal_size(rows, cols)
+        require_terminal_size((rows, cols))
         if not self._ended.done():
             self._link.send(encode_resize(self._id, rows, cols))
 
@@ -352,10 +352,12 @@ class Process:
             self._deadline = None
 
 
-def require_terminal_size(rows: int, cols: int) -> None:
+def require_terminal_size(size: object) -> None:
     """Refuse a terminal of a size that none can have."""
-    if not (0 < rows < 65_536 and 0 < cols < 65_536):
-        raise RequestError(f"a terminal of {rows} rows and {cols} columns; use 1 to 65535 each")
+    match size:
+        case (int(rows), int(cols)) if 0 < rows < 65_536 and 0 < cols < 65_536:
+            return
+    raise RequestError(f"a terminal of {quote(size)} rows and columns; use 1 to 65535 each")
 
 
 def _begin_all(captures: Sequence[Capture]) -> None:

@@ -35,6 +35,7 @@ from cloister.model import (
     parse_cwd,
     parse_duration,
     parse_user,
+    quote,
 )
 from cloister.node import Node
 from cloister.policy import Exec, Policy, Root, judge
@@ -168,6 +169,8 @@ class Sandbox:
         program raises NotFound; a program that fails is a Result like any other.
         """
         data = stdin.encode() if isinstance(stdin, str) else stdin
+        if data is not None and not isinstance(data, bytes | bytearray | memoryview):
+            raise RequestError(f"stdin is {quote(stdin)}; write text or bytes")
         kept_bytes = self.policy.limits.output if output is None else parse_bytes(output, "output")
         timeout_s = self._timeout(timeout)
         process = self._process(command, cwd, env, user, None, stdin=data is not None)
@@ -207,7 +210,7 @@ class Sandbox:
         """
         size = (24, 80) if pty is True else (pty or None)
         if size is not None:
-            require_terminal_size(*size)
+            require_terminal_size(size)
         timeout_s = self._timeout(timeout)
         process = self._process(command, cwd, env, user, size, stdin=stdin)
         self.enter()
