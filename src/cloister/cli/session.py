@@ -15,8 +15,9 @@ from cloister.cli.failures import CANNOT_EXECUTE, NOT_FOUND, OURS, TIMEOUT, Leav
 from cloister.cli.options import Wanted, command_words, limit_flag
 from cloister.cli.progress import Progress
 from cloister.errors import GuestGone, NotFound, RequestError, Unsupported
-from cloister.model import Limits, Reason, Result, format_bytes, format_duration
+from cloister.model import Limits, Reason, Result, format_bytes, format_duration, quote
 from cloister.sandbox import Process, Sandbox
+from cloister.sandbox.parcel import Summary
 
 _ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
@@ -58,7 +59,7 @@ async def opened(wanted: Wanted) -> AsyncIterator[Sandbox]:
                 summary = await sandbox.files.copy_in(
                     mount.source, mount.target, progress=progress.tell
                 )
-            warn_skipped(summary.skipped)
+            warn_skipped(summary)
         # The command itself is what is being done here: while it runs, nothing is idle.
         sandbox.enter()
         try:
@@ -76,15 +77,16 @@ async def _copy_out(sandbox: Sandbox, source: str, target: Path) -> None:
     except RequestError as error:
         # The command has run: what is wrong now is not how it was called.
         raise Leave(error, OURS) from error
-    warn_skipped(summary.skipped)
+    warn_skipped(summary)
 
 
-def warn_skipped(skipped: Sequence[tuple[str, str]]) -> None:
+def warn_skipped(summary: Summary) -> None:
     """Say what a copy left out."""
-    if skipped:
-        path, why = skipped[0]
-        more = f", and {len(skipped) - 1} more" if len(skipped) > 1 else ""
-        note(f"not copied: {path} ({why}){more}")
+    if summary.skipped:
+        path, why = summary.skipped[0]
+        more = f", and {summary.skipped_total - 1} more" if summary.skipped_total > 1 else ""
+        # The name may come from inside, and act on a terminal.
+        note(f"not copied: {quote(path)} ({why}){more}")
 
 
 async def start(

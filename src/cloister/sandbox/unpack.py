@@ -189,9 +189,8 @@ class _Unpacker:
 
     def _link(self, at: int, name: bytes, entry: Entry, depth: int) -> None:
         if _leads_out(entry.target, depth):
-            self._summary.skip(
-                os.fsdecode(entry.path), f"link to {os.fsdecode(entry.target)}, outside the tree"
-            )
+            target = quote(os.fsdecode(entry.target))
+            self._summary.skip(os.fsdecode(entry.path), f"link to {target}, outside the tree")
             return
         draft = b".cloister-" + secrets.token_hex(8).encode()
         os.symlink(entry.target, draft, dir_fd=at)
