@@ -20,8 +20,6 @@ pub struct Inheritance {
     pub control: OwnedFd,
     /// Owned by whoever reports the outcome over it.
     pub sync: RawFd,
-    /// The path of the launcher's private tmpfs.
-    pub template: Vec<u8>,
 }
 
 /// Build the wall around this process.
@@ -31,7 +29,7 @@ pub fn contain(plan: &Plan, filter: &[wall::Instruction], held: &Inheritance) ->
     step(plan.drill, Step::Fds, || session::close_inherited(held))?;
     step(plan.drill, Step::Session, session::fresh)?;
     step(plan.drill, Step::Keyring, wall::join_new_keyring)?;
-    let trees = step(plan.drill, Step::Handover, || root::wait_for_trees(plan, held.sync, &held.template))?;
+    let trees = step(plan.drill, Step::Handover, || root::wait_for_trees(plan, held.sync))?;
     step(plan.drill, Step::Identity, || session::become_guest_root(plan))?;
     step(plan.drill, Step::Hostname, || wall::set_hostname(&plan.hostname))?;
     let new_root = step(plan.drill, Step::Root, || root::build(plan, &trees))?;
@@ -39,7 +37,7 @@ pub fn contain(plan: &Plan, filter: &[wall::Instruction], held: &Inheritance) ->
     step(plan.drill, Step::Proc, || masks::mount_proc(plan, &trees, &new_root))?;
     step(plan.drill, Step::Mounts, || root::attach_mounts(plan, &trees, &new_root))?;
     step(plan.drill, Step::Pivot, || root::pivot(trees, new_root))?;
-    step(plan.drill, Step::Join, || session::join_groups(held))?;
+    step(plan.drill, Step::Join, || session::join_groups(plan, held))?;
     step(plan.drill, Step::CgroupView, || wall::unshare(crate::sys::libc::CLONE_NEWCGROUP))?;
     step(plan.drill, Step::Rlimits, || session::set_limits(plan))?;
     step(plan.drill, Step::Capabilities, || capabilities::keep_only(plan))?;

@@ -9,7 +9,7 @@ use std::os::unix::io::{AsRawFd, OwnedFd, RawFd};
 /// What the root is built from. Everything is opened before the guest gives up the launcher's
 /// identity: a sandbox's own users may not even walk to these places.
 pub struct Trees {
-    /// The launcher's private tmpfs, as this mount namespace has it.
+    /// The launcher's private tmpfs, which is the root of its own view and so of ours up to here.
     template: OwnedFd,
     pub devices: OwnedFd,
     pub empty: OwnedFd,
@@ -24,7 +24,7 @@ pub struct NewRoot {
 }
 
 /// The launcher sends one tree for each layer, then one for each mount.
-pub fn wait_for_trees(plan: &Plan, sync: RawFd, template: &[u8]) -> io::Result<Trees> {
+pub fn wait_for_trees(plan: &Plan, sync: RawFd) -> io::Result<Trees> {
     let expected = plan.layers.len() + plan.mounts.len();
     let mut layers = Vec::with_capacity(expected);
     let mut byte = [0u8; 1];
@@ -40,7 +40,7 @@ pub fn wait_for_trees(plan: &Plan, sync: RawFd, template: &[u8]) -> io::Result<T
         return Err(refuse(libc::EPROTO, "a tree is missing"));
     }
     let mounts = layers.split_off(plan.layers.len());
-    let template = fd::open(template, libc::O_PATH | libc::O_DIRECTORY, 0)?;
+    let template = fd::open("/", libc::O_PATH | libc::O_DIRECTORY, 0)?;
     let inside = |name: &str| fd::openat(template.as_raw_fd(), name, libc::O_PATH | libc::O_NOFOLLOW, 0);
     Ok(Trees { devices: inside("dev")?, empty: inside("empty")?, null: inside("null")?, template, layers, mounts })
 }

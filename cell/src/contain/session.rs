@@ -32,8 +32,10 @@ fn die_with_launcher() -> io::Result<()> {
     process::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL as u64).map(|_| ())
 }
 
+/// The saved id stays the launcher's until the control groups have been entered: where the
+/// launcher is not root, the kernel lets it move only processes that are still its own.
 pub fn become_guest_root(plan: &Plan) -> io::Result<()> {
-    process::become_user(plan.init_uid, plan.init_gid, plan.allow_setgroups)?;
+    process::act_as(plan.init_uid, plan.init_gid, plan.allow_setgroups)?;
     not_dumpable()?;
     die_with_launcher()
 }
@@ -52,7 +54,7 @@ pub fn forbid_new_privileges() -> io::Result<()> {
 
 /// The guest enters its groups itself and as a single thread: for that alone the kernel does not
 /// stop every fork on the machine first, which can take it ten milliseconds.
-pub fn join_groups(held: &Inheritance) -> io::Result<()> {
+pub fn join_groups(plan: &Plan, held: &Inheritance) -> io::Result<()> {
     let mut count = [0u8; 1];
     let mut doors = Vec::new();
     if socket::receive(held.sync, &mut count, &mut doors)? == 0 || doors.len() != usize::from(count[0]) {
@@ -61,5 +63,7 @@ pub fn join_groups(held: &Inheritance) -> io::Result<()> {
     for door in doors {
         fd::write_all(door.as_raw_fd(), b"0").map_err(|e| during(e, "entering a control group"))?;
     }
-    Ok(())
+    process::become_user(plan.init_uid, plan.init_gid, false)?;
+    not_dumpable()?;
+    die_with_launcher()
 }

@@ -49,7 +49,7 @@ steps! {
     Proc "proc" "guest" "mount /proc of its own process namespace, mask what tells about the host";
     Mounts "mounts" "guest" "attach the granted host directories, nosuid and nodev";
     Pivot "pivot" "guest" "make the new root the root; no host path exists after this";
-    Join "join" "guest" "enter the control groups: from here on everything counts";
+    Join "join" "guest" "enter the control groups, and give up the last of the launcher's identity";
     CgroupView "cgroup-view" "guest" "own cgroup namespace, so that its path reads as the root";
     Rlimits "rlimits" "guest" "set the resource limits of every process inside";
     Capabilities "capabilities" "guest" "drop the bounding set to the profile, keep only what starting processes needs";

@@ -158,6 +158,19 @@ pub fn become_user(uid: u32, gid: u32, drop_groups: bool) -> io::Result<()> {
     Ok(())
 }
 
+/// Become this user in every way but the saved id, which `become_user` replaces later.
+pub fn act_as(uid: u32, gid: u32, drop_groups: bool) -> io::Result<()> {
+    if drop_groups {
+        // SAFETY: an empty list of groups.
+        check(unsafe { libc::syscall(libc::SYS_setgroups, 0, std::ptr::null::<u32>()) })?;
+    }
+    // SAFETY: plain integers; -1 leaves an id as it is.
+    check(unsafe { libc::syscall(libc::SYS_setresgid, gid, gid, gid) })?;
+    // SAFETY: as above.
+    check(unsafe { libc::syscall(libc::SYS_setresuid, uid, uid, -1) })?;
+    Ok(())
+}
+
 pub fn supplementary_groups() -> io::Result<usize> {
     // SAFETY: a zero size only asks for the count.
     check(unsafe { libc::getgroups(0, std::ptr::null_mut()) } as libc::c_long).map(|n| n as usize)

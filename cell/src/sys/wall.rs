@@ -11,6 +11,13 @@ pub fn unshare(flags: i32) -> io::Result<()> {
     Ok(())
 }
 
+/// Enter the mount namespace that an open descriptor names.
+pub fn enter_mounts(namespace: &impl AsRawFd) -> io::Result<()> {
+    // SAFETY: plain integers; this process is single-threaded and shares its root with nobody.
+    check(unsafe { libc::setns(namespace.as_raw_fd(), libc::CLONE_NEWNS) } as libc::c_long)?;
+    Ok(())
+}
+
 pub fn set_hostname(name: &[u8]) -> io::Result<()> {
     // SAFETY: the kernel reads `name.len()` bytes.
     check(unsafe { libc::sethostname(name.as_ptr().cast(), name.len()) } as libc::c_long)?;

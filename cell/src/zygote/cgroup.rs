@@ -5,17 +5,28 @@ use crate::plan::Limit;
 use crate::sys::{fd, libc, mount, socket};
 use std::io;
 use std::os::unix::io::{AsRawFd, OwnedFd, RawFd};
+use std::rc::Rc;
 
-/// A directory that groups are made in; `unified` is the v2 hierarchy.
+/// A directory that groups are made in, held open: the launcher's own view does not have it.
+/// `unified` is the v2 hierarchy.
 pub struct Parent {
-    pub dir: Vec<u8>,
-    pub unified: bool,
+    dir: Rc<OwnedFd>,
+    unified: bool,
+}
+
+impl Parent {
+    pub fn open(path: &[u8], unified: bool) -> io::Result<Parent> {
+        let dir = fd::open(path, libc::O_RDONLY | libc::O_DIRECTORY, 0);
+        let dir = dir.map_err(|e| during(e, format!("opening {}", String::from_utf8_lossy(path))))?;
+        Ok(Parent { dir: Rc::new(dir), unified })
+    }
 }
 
 /// The groups of one sandbox, one in each hierarchy.
 #[derive(Default)]
 pub struct Groups {
-    made: Vec<Vec<u8>>,
+    made: Vec<Rc<OwnedFd>>,
+    name: String,
     unified: Option<OwnedFd>,
     /// Where the child writes itself into the groups that clone cannot place it in.
     doors: Vec<OwnedFd>,
@@ -26,14 +37,12 @@ impl Groups {
     /// first, because clone places the guest there; the others are made while the guest works on
     /// its root. On an error the caller removes what was made.
     pub fn make(&mut self, parents: &[Parent], unified: bool, name: &str, limits: &[Limit]) -> io::Result<()> {
+        self.name = name.to_owned();
         for (index, parent) in parents.iter().enumerate().filter(|(_, parent)| parent.unified == unified) {
-            let mut dir = parent.dir.clone();
-            dir.push(b'/');
-            dir.extend_from_slice(name.as_bytes());
-            let words = || format!("making {}", String::from_utf8_lossy(&dir));
-            mount::mkdirat(libc::AT_FDCWD, &dir, 0o755).map_err(|e| during(e, words()))?;
-            self.made.push(dir.clone());
-            let group = fd::open(&dir, libc::O_PATH | libc::O_DIRECTORY, 0)?;
+            let at = parent.dir.as_raw_fd();
+            mount::mkdirat(at, name.as_bytes(), 0o755).map_err(|e| during(e, format!("making the group {name}")))?;
+            self.made.push(parent.dir.clone());
+            let group = fd::openat(at, name, libc::O_PATH | libc::O_DIRECTORY, 0)?;
             for limit in limits.iter().filter(|limit| usize::from(limit.group) == index) {
                 write(&group, limit)?;
             }
@@ -74,9 +83,9 @@ impl Groups {
         self.unified = None;
         self.doors.clear();
         let mut busy = Vec::new();
-        for dir in std::mem::take(&mut self.made) {
-            match mount::unlinkat(libc::AT_FDCWD, &dir, true) {
-                Err(error) if error.raw_os_error() == Some(libc::EBUSY) => busy.push(dir),
+        for parent in std::mem::take(&mut self.made) {
+            match mount::unlinkat(parent.as_raw_fd(), self.name.as_bytes(), true) {
+                Err(error) if error.raw_os_error() == Some(libc::EBUSY) => busy.push(parent),
                 Err(error) if error.raw_os_error() == Some(libc::ENOENT) => {}
                 other => other?,
             }

@@ -2,6 +2,7 @@
 
 use super::cgroup::{Groups, Parent};
 use super::rootless;
+use super::views::Views;
 use crate::contain::root::GO;
 use crate::contain::seccomp::rules::Options;
 use crate::contain::step::{during, errno, refuse, LaunchError, Step};
@@ -21,7 +22,7 @@ const MAX_REPORT: usize = 4 * 1024;
 
 /// What every sandbox of this launcher is begun with, whatever its plan says.
 pub struct Nursery {
-    pub template: Vec<u8>,
+    pub views: Views,
     pub name: String,
     pub parents: Vec<Parent>,
     pub filters: Vec<(Options, Vec<Instruction>)>,
@@ -64,7 +65,7 @@ impl Nursery {
         };
         let number = sync.as_raw_fd();
         let finished = step(plan.drill, Step::Ids, || write_maps(plan, pid))
-            .and_then(|()| step(plan.drill, Step::Trees, || send_trees(plan, pid, number)))
+            .and_then(|()| step(plan.drill, Step::Trees, || self.send_trees(plan, pid, number)))
             .and_then(|()| step(plan.drill, Step::Limits, || groups.make(&self.parents, false, &name, &plan.limits)))
             .and_then(|()| step(plan.drill, Step::Doors, || groups.hand_doors(number)));
         match finished {
@@ -88,7 +89,7 @@ impl Nursery {
     fn become_guest(&self, plan: &Plan, control: OwnedFd, sync: OwnedFd) -> ! {
         let options = Options { allow_ptrace: plan.allow_ptrace, deny_set_id_bits: plan.deny_set_id_bits };
         let filter = self.filters.iter().find(|(known, _)| *known == options).map(|(_, filter)| filter.as_slice());
-        let held = Inheritance { control, sync: sync.as_raw_fd(), template: self.template.clone() };
+        let held = Inheritance { control, sync: sync.as_raw_fd() };
         match contain(plan, filter.unwrap_or(&[]), &held) {
             // What it found to be true goes to the host with its first words.
             Ok(facts) => {
@@ -105,6 +106,33 @@ impl Nursery {
             }
         }
     }
+
+    /// Open what the root is made of with the launcher's rights, and hand it over.
+    fn send_trees(&self, plan: &Plan, pid: Pid, sync: RawFd) -> io::Result<()> {
+        let users = fd::open(format!("/proc/{pid}/ns/user"), libc::O_RDONLY, 0)?;
+        for tree in self.views.in_full(|| open_trees(plan, &users))? {
+            hand_over(sync, &tree)?;
+        }
+        socket::send(sync, &[GO], &[]).map(|_| ())
+    }
+}
+
+/// One tree for each layer, then one for each mount.
+fn open_trees(plan: &Plan, users: &OwnedFd) -> io::Result<Vec<OwnedFd>> {
+    let mut trees = Vec::new();
+    for layer in &plan.layers {
+        let words = || format!("opening {}", String::from_utf8_lossy(&layer.source));
+        let tree = open_host_tree(&layer.source).map_err(|e| during(e, words()))?;
+        let owners = if layer.idmap { Some(users.as_raw_fd()) } else { None };
+        let flags = mount::ATTR_RDONLY | mount::ATTR_NOSUID | mount::ATTR_NODEV;
+        mount::set_attributes(&tree, flags, owners).map_err(|e| during(e, words()))?;
+        trees.push(tree);
+    }
+    for granted in &plan.mounts {
+        let words = || format!("mounting {}", String::from_utf8_lossy(&granted.source));
+        trees.push(granted_tree(granted).map_err(|e| during(e, words()))?);
+    }
+    Ok(trees)
 }
 
 impl Cell {
@@ -158,25 +186,6 @@ pub fn write_proc(pid: Pid, name: &str, text: &str) -> io::Result<()> {
     let path = format!("/proc/{pid}/{name}");
     let file = fd::open(&path, libc::O_WRONLY, 0).map_err(|e| during(e, format!("opening {name}")))?;
     fd::write_all(file.as_raw_fd(), text.as_bytes()).map_err(|e| during(e, format!("writing {name}")))
-}
-
-/// Open what the root is made of with the launcher's rights, and hand it over.
-fn send_trees(plan: &Plan, pid: Pid, sync: RawFd) -> io::Result<()> {
-    let users = fd::open(format!("/proc/{pid}/ns/user"), libc::O_RDONLY, 0)?;
-    for layer in &plan.layers {
-        let words = || format!("opening {}", String::from_utf8_lossy(&layer.source));
-        let tree = open_host_tree(&layer.source).map_err(|e| during(e, words()))?;
-        let owners = if layer.idmap { Some(users.as_raw_fd()) } else { None };
-        let flags = mount::ATTR_RDONLY | mount::ATTR_NOSUID | mount::ATTR_NODEV;
-        mount::set_attributes(&tree, flags, owners).map_err(|e| during(e, words()))?;
-        hand_over(sync, &tree)?;
-    }
-    for granted in &plan.mounts {
-        let words = || format!("mounting {}", String::from_utf8_lossy(&granted.source));
-        let tree = granted_tree(granted).map_err(|e| during(e, words()))?;
-        hand_over(sync, &tree)?;
-    }
-    socket::send(sync, &[GO], &[]).map(|_| ())
 }
 
 fn hand_over(sync: RawFd, tree: &OwnedFd) -> io::Result<()> {

@@ -1,6 +1,5 @@
 //! What the host tells the launcher: `u8 kind | u64 id | payload`, one message a packet.
 
-use super::cgroup::Parent;
 use crate::wire::codec::{Malformed, Reader};
 
 pub const CONFIGURE: u8 = 1;
@@ -37,7 +36,8 @@ pub struct Configuration {
     pub ids: Ids,
     /// Control groups are called `NAME.NUMBER`, so that a later start finds what is ours.
     pub name: Vec<u8>,
-    pub groups: Vec<Parent>,
+    /// (directory, whether it is of the unified hierarchy)
+    pub groups: Vec<(Vec<u8>, bool)>,
     /// Names below the host's /etc that tell how programs work and nothing about the host.
     pub etc: Vec<Vec<u8>>,
     pub files: Vec<SyntheticFile>,
@@ -77,7 +77,7 @@ fn configuration(r: &mut Reader<'_>) -> Result<Configuration, Malformed> {
         directory,
         ids,
         name: r.bytes()?,
-        groups: r.list(|r| Ok(Parent { dir: r.bytes()?, unified: r.flag()? }))?,
+        groups: r.list(|r| Ok((r.bytes()?, r.flag()?)))?,
         etc: r.list(Reader::bytes)?,
         files: r.list(|r| Ok(SyntheticFile { path: r.bytes()?, mode: r.u32()?, content: r.bytes()? }))?,
     })

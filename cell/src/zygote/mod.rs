@@ -9,6 +9,7 @@ pub mod message;
 pub mod network;
 pub mod rootless;
 pub mod template;
+pub mod views;
 
 use crate::contain::seccomp::{self, rules::Options};
 use crate::contain::step;
@@ -18,7 +19,9 @@ use crate::sys::fd::Epoll;
 use crate::sys::{libc, process, socket, wall};
 use crate::wire::codec::Writer;
 use launch::{Cell, Nursery};
-use message::{Request, AWAKE, FAILED, FROZEN, GONE, LAUNCHED, READY};
+use views::Views;
+use cgroup::Parent;
+use message::{Configuration, Request, AWAKE, FAILED, FROZEN, GONE, LAUNCHED, READY};
 use std::collections::HashMap;
 use std::io;
 use std::os::unix::io::{AsRawFd, OwnedFd, RawFd};
@@ -34,11 +37,12 @@ pub struct Zygote {
     /// sandbox that is cloned from it.
     inbox: Vec<u8>,
     epoll: Epoll,
-    nursery: Nursery,
+    syscalls: Vec<seccomp::table::Line>,
+    /// None until the host has said where everything is.
+    nursery: Option<Nursery>,
     /// Whether the network namespace the launcher lives in has not been given to a sandbox yet.
     fresh_network: bool,
     next_group: u64,
-    configured: bool,
     cells: HashMap<u64, Cell>,
 }
 
@@ -53,15 +57,9 @@ pub fn serve(control: RawFd) -> io::Result<()> {
     // Signals of a terminal are for the program that started us; we end when it closes the socket.
     process::block_all_signals()?;
     let syscalls = seccomp::table::lines().map_err(|text| io::Error::new(io::ErrorKind::InvalidData, text))?;
-    let variants = [(false, false), (false, true), (true, false), (true, true)];
-    let filters = variants
-        .map(|(allow_ptrace, deny_set_id_bits)| Options { allow_ptrace, deny_set_id_bits })
-        .map(|options| (options, seccomp::compile(&syscalls, options)))
-        .to_vec();
     let epoll = Epoll::new()?;
     epoll.add(host.as_raw_fd(), HOST, libc::EPOLLIN)?;
-    let nursery = Nursery { template: Vec::new(), name: String::new(), parents: Vec::new(), filters };
-    let mut zygote = Zygote { host, inbox: vec![0; MAX_REQUEST], epoll, nursery, fresh_network: false, next_group: 0, configured: false, cells: HashMap::new() };
+    let mut zygote = Zygote { host, inbox: vec![0; MAX_REQUEST], epoll, syscalls, nursery: None, fresh_network: false, next_group: 0, cells: HashMap::new() };
     zygote.tell(AWAKE, 0, |_| {})?;
     zygote.run()
 }
@@ -73,7 +71,7 @@ impl Zygote {
         while open || !self.cells.is_empty() {
             let lingering = self.cells.values().any(|cell| cell.reaped);
             // Made while nobody waits for anything, a launch under way least of all.
-            let make_network = open && self.configured && !self.fresh_network && self.cells.values().all(|cell| cell.reported);
+            let make_network = open && self.nursery.is_some() && !self.fresh_network && self.cells.values().all(|cell| cell.reported);
             self.epoll.wait(&mut ready, if make_network { 0 } else if lingering { RETRY_MS } else { -1 })?;
             if ready.is_empty() && make_network {
                 network::enter_fresh()?;
@@ -110,19 +108,12 @@ impl Zygote {
             Err(malformed) => return Err(io::Error::new(io::ErrorKind::InvalidData, malformed.0)),
         };
         match request {
-            Request::Configure(configuration) => {
-                let outcome = rootless::enter(&configuration).and_then(|()| template::build(&configuration));
-                self.nursery.template = configuration.directory;
-                self.nursery.name = String::from_utf8_lossy(&configuration.name).into_owned();
-                self.nursery.parents = configuration.groups;
-                self.configured = outcome.is_ok();
-                match outcome {
-                    Ok(()) => self.tell(READY, 0, |w| {
-                        w.u32(wall::landlock_version());
-                    })?,
-                    Err(error) => self.tell_failed(0, b"configure", errno(&error), &error.to_string())?,
-                }
-            }
+            Request::Configure(configuration) => match self.configure(&configuration) {
+                Ok(()) => self.tell(READY, 0, |w| {
+                    w.u32(wall::landlock_version());
+                })?,
+                Err(error) => self.tell_failed(0, b"configure", errno(&error), &error.to_string())?,
+            },
             Request::Launch { id, plan } => self.launch(id, &plan, fds)?,
             Request::Destroy { id } => match self.cells.get(&id) {
                 Some(cell) => cell.kill()?,
@@ -143,6 +134,20 @@ impl Zygote {
         Ok(true)
     }
 
+    fn configure(&mut self, configuration: &Configuration) -> io::Result<()> {
+        rootless::enter(configuration)?;
+        template::build(configuration)?;
+        let parents = configuration.groups.iter().map(|(path, unified)| Parent::open(path, *unified)).collect::<io::Result<Vec<_>>>()?;
+        let variants = [(false, false), (false, true), (true, false), (true, true)];
+        let filters = variants
+            .map(|(allow_ptrace, deny_set_id_bits)| Options { allow_ptrace, deny_set_id_bits })
+            .map(|options| (options, seccomp::compile(&self.syscalls, options)))
+            .to_vec();
+        let name = String::from_utf8_lossy(&configuration.name).into_owned();
+        self.nursery = Some(Nursery { views: Views::part(&configuration.directory)?, name, parents, filters });
+        Ok(())
+    }
+
     fn launch(&mut self, id: u64, bytes: &[u8], mut fds: Vec<OwnedFd>) -> io::Result<()> {
         let plan = match Plan::decode(bytes) {
             Ok(plan) => plan,
@@ -158,7 +163,11 @@ impl Zygote {
         let network = step(plan.drill, Step::Network, || if self.fresh_network { Ok(()) } else { network::enter_fresh() });
         self.fresh_network = false;
         self.next_group += 1;
-        let cell = match network.and_then(|()| self.nursery.launch(self.next_group, &plan, control)) {
+        let nursery = match &self.nursery {
+            Some(nursery) => nursery,
+            None => return self.tell_failed(id, b"plan", libc::EINVAL, "a launch before the configuration"),
+        };
+        let cell = match network.and_then(|()| nursery.launch(self.next_group, &plan, control)) {
             Ok(cell) => cell,
             Err(error) => return self.tell_launch_error(id, &error),
         };
