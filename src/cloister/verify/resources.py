@@ -56,7 +56,8 @@ def count_resources() -> Resources:
         if entry.is_dir() and entry.name.startswith(prefix)
     ]
     base = runtime_directory()
-    files = [path for path in base.rglob("*") if path.relative_to(base).parts[0].startswith(prefix)]
+    # Only below our own: what other processes have there may vanish while it is walked.
+    files = [path for top in base.glob(prefix + "*") for path in (top, *top.rglob("*"))]
     return Resources(
         host_mounts=_mounts("self"),
         launcher_mounts=sum(_mounts(str(pid)) for pid in ours if _is_launcher(pid)),
