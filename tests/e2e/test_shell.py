@@ -78,6 +78,9 @@ def test_job_control_works_in_a_shell(shell: Callable[..., Any]) -> None:
     started.expect(PROMPT)
     started.type("jobs; fg\r")
     started.expect(r"Stopped +.*cat\r\n.*cat\r\n")
+    # Its answer shows that it is in front again; a key pressed before would be for the shell.
+    started.type("another\r")
+    started.expect(r"another\r\nanother\r\n")
     started.type("\x03")
     started.expect(PROMPT)
     started.type("echo code $?\r")
