@@ -220,7 +220,7 @@ fn what_the_launcher_is_told_is_understood() {
             _ => panic!("{name} is no configuration"),
         };
         assert_eq!(configuration.directory, b"/run/cloister/1");
-        let groups: Vec<_> = configuration.groups.iter().map(|g| (g.dir.as_slice(), g.unified)).collect();
+        let groups: Vec<_> = configuration.groups.iter().map(|(dir, unified)| (dir.as_slice(), *unified)).collect();
         assert_eq!(groups, [(&b"/groups/memory"[..], false), (b"/groups/unified", true)]);
         assert_eq!(configuration.name, b"1");
         assert_eq!(configuration.etc, [b"ssl".to_vec(), b"mime.types".to_vec()]);

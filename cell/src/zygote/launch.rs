@@ -69,11 +69,12 @@ impl Nursery {
             .and_then(|()| step(plan.drill, Step::Limits, || groups.make(&self.parents, false, &name, &plan.limits)))
             .and_then(|()| step(plan.drill, Step::Doors, || groups.hand_doors(number)));
         match finished {
-            Ok(()) => Ok(Cell { group, pid, pidfd, sync, groups, reported: false, reaped: false, status: 0 }),
-            Err(error) => {
+            // One that gave up while we were still at work says itself at which of its steps.
+            Err(error) if !has_left(&error) => {
                 abandon(&mut groups, Some((pid, &pidfd)));
                 Err(error)
             }
+            _ => Ok(Cell { group, pid, pidfd, sync, groups, reported: false, reaped: false, status: 0 }),
         }
     }
 
@@ -115,6 +116,11 @@ impl Nursery {
         }
         socket::send(sync, &[GO], &[]).map(|_| ())
     }
+}
+
+/// Whether the guest closed its end, so that the failed step is not the one that did not apply.
+fn has_left(error: &LaunchError) -> bool {
+    matches!(errno(&error.source), libc::EPIPE | libc::ECONNRESET)
 }
 
 /// One tree for each layer, then one for each mount.
