@@ -139,7 +139,7 @@ def _cells(outcome: Outcome) -> tuple[str, str, str, str, str]:
     return (
         outcome.id,
         f"{outcome.verdict:<14}",
-        f"{outcome.severity:<4}",
+        f"{outcome.severity:<8}",
         outcome.title,
         f"({detail})" if detail else "",
     )
