@@ -22,7 +22,7 @@ INTERRUPTED = 130
 _DETAILS = ("what", "place", "nearest", "rule", "limit", "reason", "path", "step", "hint", "enable")
 
 
-class Leave(Exception):
+class Leave(CloisterError):
     """Leaves with an exit code that the error alone does not tell."""
 
     def __init__(self, cause: CloisterError, code: int, advice: str | None = None) -> None:
@@ -101,7 +101,7 @@ def _message(error: BaseException) -> str:
         return f"{text[:1].lower()}{text[1:]}; see `{place} --help`"
     if isinstance(error, click.ClickException):
         return " ".join(error.format_message().split())
-    if isinstance(error, CloisterError | Leave):
+    if isinstance(error, CloisterError):
         return " ".join(str(error).split())
     if isinstance(error, OSError) and error.errno == errno.EMFILE:
         return "too many open files in this process; raise `ulimit -n`"
