@@ -117,6 +117,9 @@ impl Watcher {
             self.paths.remove(&watch);
             return Ok(!self.paths.is_empty());
         }
+        if is_draft(name) {
+            return Ok(true);
+        }
         let path = if name.is_empty() { base.clone() } else { [base.as_slice(), b"/", name].concat() };
         if mask & libc::IN_ISDIR != 0 && mask & (libc::IN_CREATE | libc::IN_MOVED_TO) != 0 && self.recursive {
             self.add(&path, true)?;
@@ -147,4 +150,15 @@ impl Watcher {
         w.bytes.extend_from_slice(path);
         fd::write_all(self.output, &w.bytes)
     }
+}
+
+/// The names files have while we write or remove them: nobody's business but ours.
+fn is_draft(name: &[u8]) -> bool {
+    let mark = b".cloister-";
+    let number = match name.windows(mark.len()).rposition(|window| window == mark) {
+        Some(at) => &name[at + mark.len()..],
+        None => return false,
+    };
+    let number = number.strip_prefix(b"removing-").unwrap_or(number);
+    !number.is_empty() && number.iter().all(u8::is_ascii_digit)
 }
