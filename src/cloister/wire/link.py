@@ -14,7 +14,8 @@ from cloister.errors import CloisterError, GuestGone, ProtocolViolation
 from cloister.wire.frames import MAX_FROM_GUEST, Assembler
 from cloister.wire.messages import GENERATION, Hello, Message, decode_message
 
-_READ = 256 * 1024
+# Asked for at once. More would make the allocator fetch and return pages for every message.
+_READ = 64 * 1024
 # Past this many unsent bytes a writer waits: the guest is not reading.
 _HIGH_WATER = 1024 * 1024
 

@@ -14,7 +14,7 @@ from cloister.errors import GuestGone
 # Pipes start at 64 KiB; a larger one means fewer turns of the event loop. The kernel lets an
 # ordinary user have up to a megabyte (fs.pipe-max-size).
 _PIPE_BYTES = 1024 * 1024
-_CHUNK = 1024 * 1024
+_CHUNK = 256 * 1024
 # Chunks held for a consumer that is slower than the pipe; past it the writer inside waits.
 _HIGH_WATER = 4 * 1024 * 1024
 # How long the guest may take to pass on what a terminal said last.
@@ -125,6 +125,7 @@ class PipeIncoming(Chunks):
         self._fd = fd
         self._watching = False
         self._closed_by_guest = closed_by_guest
+        self._enlarged = False
         # Once the process has ended: how much of what it wrote is still to be taken.
         self._left: int | None = None
         os.set_blocking(fd, False)
@@ -133,6 +134,10 @@ class PipeIncoming(Chunks):
         """Start reading; until then the pipe itself holds what is written."""
         if not self._watching and not self._ended and self._left is None:
             self._watching = True
+            if not self._enlarged and not self._closed_by_guest:
+                # Now, and not for the many programs that end before anybody watches.
+                self._enlarged = True
+                enlarge(self._fd)
             self._loop.add_reader(self._fd, self._readable)
 
     def _unwatch(self) -> None:

@@ -20,7 +20,7 @@ from cloister.wire import Reader, Writer
 
 _CONFIGURE, _LAUNCH, _DESTROY, _FREEZE = range(1, 5)
 _AWAKE, _READY, _LAUNCHED, _FAILED, _GONE, _FROZEN = range(32, 38)
-_MAX_REPLY = 512 * 1024
+_MAX_REPLY = 16 * 1024
 _START_TIMEOUT_S = 30.0
 _MAX_STDERR = 4096
 
