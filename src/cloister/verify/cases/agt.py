@@ -7,6 +7,7 @@ import contextlib
 import dataclasses
 import hashlib
 import json
+import signal
 from collections.abc import AsyncIterator, Awaitable
 from pathlib import Path
 
@@ -47,6 +48,8 @@ async def every_signal(arena: Arena) -> None:
             attempt = await arena.attempt(sandbox, _SIGNALS)
             value = arena.expect_allowed(attempt)
             arena.expect(value["reached"] == 9, "a signal to a child did not reach it")
+            # The kernel lets everybody of a session continue it; the guest has nothing to continue.
+            value["answers"].pop(str(int(signal.SIGCONT)))
             arena.expect_each(value["answers"], wanted, f"signals under {profile}")
             await _expect_whole(arena, sandbox, f"after every signal under {profile}")
 
