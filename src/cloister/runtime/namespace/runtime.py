@@ -115,6 +115,10 @@ class NamespaceRuntime:
         await asyncio.shield(self._preparing)
 
     async def _prepare(self) -> None:
+        if self._launcher is not None:
+            # It has died: taken off the process table, and its last pipe closed.
+            launcher, self._launcher = self._launcher, None
+            await launcher.close()
         if self._instance is not None:
             instance, self._instance = self._instance, None
             instance.close()
