@@ -60,39 +60,21 @@ class Owner:
         self._process = process
         self._groups = groups
         self._pidfds: dict[int, int] = {}
-        self._namespaces: set[str] = set()
 
     @property
     def launcher_pid(self) -> int:
         """The process number of its launcher."""
-        for pid in descendants(self.pid):
-            if b"\0zygote\0" in _read_bytes(f"/proc/{pid}/cmdline") and _parent(pid) == self.pid:
-                return pid
-        raise NotHeld("the owner has no launcher")
-
-    def guest_pids(self) -> list[int]:
-        """The process numbers of the first process of each of its sandboxes."""
-        launcher = self.launcher_pid
-        return [pid for pid in descendants(launcher) if _parent(pid) == launcher]
+        return launcher_of(self.pid)
 
     async def wait_paused(self, side: str) -> int:
         """Wait until the rehearsed launch stands still; return the process that does."""
-        deadline = time.monotonic() + DEADLINE_S
-        while time.monotonic() < deadline:
-            launcher = self.launcher_pid
-            for pid in [launcher] if side == "launcher" else self.guest_pids():
-                if _waits_for_signal(pid):
-                    return pid
-            await asyncio.sleep(_LOOK_S)
-        raise NotHeld("the rehearsed launch did not reach its step")
+        return await wait_paused(self.pid, side)
 
     def remember(self) -> int:
         """Hold on to every process it has, by descriptor; return how many there are."""
-        own = _namespace(os.getpid())
         for pid in descendants(self.pid):
             with contextlib.suppress(ProcessLookupError):
                 self._pidfds.setdefault(pid, os.pidfd_open(pid))
-            self._namespaces |= {_namespace(pid)} - {own, ""}
         return len(self._pidfds)
 
     async def kill(self, *also: int) -> None:
@@ -107,7 +89,10 @@ class Owner:
             await in_time(f"the end of process {pid} of a killed owner", _wait_ended(descriptor))
 
     async def wait_clean(self, *, files: bool = True) -> None:
-        """Require that nothing is left: groups, namespaces, mounts and, if asked, files."""
+        """Require that nothing is left: groups, processes, mounts and, if asked, files.
+
+        A namespace has no name to look for; it goes with the last process or mount that has it.
+        """
         deadline = time.monotonic() + DEADLINE_S
         while left := self._left(files=files):
             if time.monotonic() > deadline:
@@ -120,8 +105,10 @@ class Owner:
         if files:
             left += [str(path) for path in runtime_directory().glob(prefix + "*")]
         left += [f"mount {line}" for line in _mounts() if f"/{prefix}" in line]
-        alive = {_namespace(int(entry)) for entry in os.listdir("/proc") if entry.isdigit()}
-        return left + sorted(alive & self._namespaces)
+        mark = f"/{prefix}".encode()
+        numbers = (entry for entry in os.listdir("/proc") if entry.isdigit())
+        alive = (number for number in numbers if mark in _read_bytes(f"/proc/{number}/cgroup"))
+        return left + [f"process {number}" for number in alive]
 
     async def close(self) -> None:
         """End it, if it is there, and let go."""
@@ -148,6 +135,27 @@ async def an_owner(count: int, *, busy: bool = False, drill: str = "") -> AsyncI
         yield owner
     finally:
         await owner.close()
+
+
+def launcher_of(owner: int) -> int:
+    """Return the process number of the launcher of a process."""
+    for pid in descendants(owner):
+        if b"\0zygote\0" in _read_bytes(f"/proc/{pid}/cmdline") and _parent(pid) == owner:
+            return pid
+    raise NotHeld("the owner has no launcher")
+
+
+async def wait_paused(owner: int, side: str) -> int:
+    """Wait until a rehearsed launch of `owner` stands still; return the process that does."""
+    deadline = time.monotonic() + DEADLINE_S
+    while time.monotonic() < deadline:
+        launcher = launcher_of(owner)
+        guests = [pid for pid in descendants(launcher) if _parent(pid) == launcher]
+        for pid in [launcher] if side == "launcher" else guests:
+            if _waits_for_signal(pid):
+                return pid
+        await asyncio.sleep(_LOOK_S)
+    raise NotHeld("the rehearsed launch did not reach its step")
 
 
 async def _first_words(process: asyncio.subprocess.Process) -> list[Path]:
@@ -193,14 +201,6 @@ def _waits_for_signal(pid: int) -> bool:
 def _parent(pid: int) -> int:
     fields = _read_bytes(f"/proc/{pid}/stat").rpartition(b")")[2].split()
     return int(fields[1]) if fields else 0
-
-
-def _namespace(pid: int) -> str:
-    try:
-        return os.readlink(f"/proc/{pid}/ns/net")
-    except OSError:
-        # It ended while we looked, or is a zombie, which has none.
-        return ""
 
 
 def _mounts() -> list[str]:
