@@ -13,8 +13,10 @@ main() {
             check
             step "contract: every runtime, as $(id -un)" "$python" -m pytest -q tests/contract
             if [ "$(id -u)" -eq 0 ]; then
-                step "contract: every runtime, as an ordinary user" \
-                    tests/run_as_user "$python" -m pytest -q tests/contract
+                step "contract: every runtime, as a user with sub-ids" \
+                    "$python" tests/run_as_user.py ranges -q tests/contract
+                step "contract: every runtime, as a user with a single id" \
+                    "$python" tests/run_as_user.py single -q tests/contract
             fi
             security
             step "end to end" "$python" -m pytest -q tests/e2e

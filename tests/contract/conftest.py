@@ -16,6 +16,7 @@ from cloister.runtime.namespace.instance import runtime_directory
 from cloister.runtime.namespace.layout import find_layout
 
 SINGLE_ID = "a sandbox with a single id has no other user to become"
+NO_UNIFIED = "without a unified control group there is no freezing and no sum of cpu time"
 NOT_OWNED = "without root the host's programs belong to nobody inside, and cannot be changed"
 
 Make = Callable[..., Sandbox]
@@ -28,7 +29,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def host() -> str:
-    """Who we are on this host: "root", a user with "ranges" of sub-ids, or one with a "single" id."""
+    """Who we are here: "root", a user with "ranges" of sub-ids, or one with a "single" id."""
     if os.geteuid() == 0:
         return "root"
     return "single" if find_sub_ids() is None else "ranges"
@@ -46,6 +47,15 @@ def owned_programs(host: str) -> None:
     """Asked for by tests that change the host's programs on their own layer."""
     if host != "root":
         pytest.skip(NOT_OWNED)
+
+
+@pytest.fixture
+async def unified_group(host: str, nothing_stays: None) -> None:
+    """Asked for by tests of what only the unified hierarchy can do; root always has it."""
+    async with Sandbox() as sandbox:
+        groups = sandbox._running().groups
+        if host != "root" and not any((group / "cgroup.freeze").exists() for group in groups):
+            pytest.skip(NO_UNIFIED)
 
 
 @pytest.fixture(params=["fds", "stream"])

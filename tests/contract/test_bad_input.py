@@ -1,4 +1,4 @@
-"""Input that is wrong in any way: an error of the right class, and a sandbox that is none the worse."""
+"""Wrong input of any kind: an error of the right class, and a sandbox none the worse for it."""
 
 from __future__ import annotations
 

@@ -80,7 +80,6 @@ async def test_cpu_past_the_limit_is_withheld(make) -> None:
     async with make(limits=Limits(cpus=0.2)) as sandbox:
         (await sandbox.run(["python3", "-c", burn])).check()
         assert group_table(sandbox, "cpu.stat")["nr_throttled"] > 0
-        assert (await sandbox.usage()).cpu_s >= 0.15
 
 
 async def test_the_disk_has_an_end(make) -> None:

@@ -22,7 +22,8 @@ if libc.ptrace(16, child, None, None) == -1:
     print("refused", os.strerror(ctypes.get_errno()))
 else:
     os.waitpid(child, 0)
-    print("read", libc.ptrace(1, child, ctypes.addressof(word), None).to_bytes(8, "little").decode())
+    peeked = libc.ptrace(1, child, ctypes.addressof(word), None)
+    print("read", peeked.to_bytes(8, "little").decode())
 os.kill(child, 9)
 """
 
@@ -76,7 +77,8 @@ async def test_root_installs_a_package_over_the_hosts_programs(make, owned_progr
     build = """
 set -e
 mkdir -p pkg/DEBIAN pkg/usr/bin pkg/etc
-printf 'Package: contract\\nVersion: 1\\nArchitecture: all\\nMaintainer: x <x@y>\\nDescription: x\\n' > pkg/DEBIAN/control
+printf '%s\\n' 'Package: contract' 'Version: 1' 'Architecture: all' > pkg/DEBIAN/control
+printf '%s\\n' 'Maintainer: x <x@y>' 'Description: x' >> pkg/DEBIAN/control
 printf '#!/bin/sh\\necho installed\\n' > pkg/usr/bin/contract-tool
 chmod 755 pkg/usr/bin/contract-tool
 echo x > pkg/etc/contract.conf

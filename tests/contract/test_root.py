@@ -76,7 +76,9 @@ async def test_two_sandboxes_on_one_root_do_not_meet(make, image: Path) -> None:
         assert await two.files.read("/workspace/file") == b"two"
 
 
-async def test_links_in_a_root_lead_nowhere_but_into_it(make, image: Path, tmp_path: Path) -> None:
+async def test_links_in_a_root_lead_nowhere_but_into_it(
+    make, image: Path, tmp_path: Path, owned_programs: None
+) -> None:
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     # Out of the image this leads to a directory of the host; from inside, to one of the image.

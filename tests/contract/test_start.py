@@ -86,12 +86,12 @@ async def test_the_pid_is_the_one_it_has_inside(sandbox: Sandbox) -> None:
 async def test_a_signal_reaches_the_whole_group(sandbox: Sandbox) -> None:
     source = """
 import os, signal, sys, time
+signal.signal(signal.SIGTERM, lambda *_: (os.wait(), os._exit(5)))
 child = os.fork()
 if child == 0:
     signal.signal(signal.SIGTERM, lambda *_: (os.write(1, b"child\\n"), os._exit(0)))
     os.write(1, b"up\\n")
     while True: time.sleep(1000)
-signal.signal(signal.SIGTERM, lambda *_: (os.wait(), os._exit(5)))
 while True: time.sleep(1000)
 """
     process = await sandbox.start(["python3", "-c", source])
@@ -106,15 +106,17 @@ while True: time.sleep(1000)
 async def test_a_signal_can_be_for_the_program_alone(sandbox: Sandbox) -> None:
     source = """
 import os, signal, sys, time
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
 child = os.fork()
 if child == 0:
     signal.signal(signal.SIGUSR1, lambda *_: os._exit(9))
-    print("up", flush=True)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGUSR1])
+    os.write(1, b"up\\n")
     while True: time.sleep(1000)
-signal.signal(signal.SIGUSR1, lambda *_: (print("parent", flush=True)))
-signal.pause()
+signal.sigwait([signal.SIGUSR1])
+os.write(1, b"parent\\n")
 ended, _ = os.waitpid(child, os.WNOHANG)
-print("child ended" if ended else "child lives", flush=True)
+os.write(1, b"child ended\\n" if ended else b"child lives\\n")
 os.kill(child, signal.SIGKILL)
 """
     process = await sandbox.start(["python3", "-c", source])

@@ -82,7 +82,8 @@ async def test_the_end_of_what_is_watched_ends_the_watch(sandbox: Sandbox) -> No
 
 
 async def test_what_is_not_there_cannot_be_watched(sandbox: Sandbox) -> None:
-    for path, error in (("/missing", NotFound), ("/root/x", FileError)):
+    await sandbox.files.make("/workspace/closed", mode=0)
+    for path, error in (("/missing", NotFound), ("/workspace/closed/x", FileError)):
         with pytest.raises(error):
             async for _ in sandbox.files.watch(path):
                 pytest.fail("there is nothing to tell")

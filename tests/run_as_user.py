@@ -1,0 +1,113 @@
+"""Runs tests as an ordinary user: `run_as_user.py ranges|single [pytest arguments]`, as root.
+
+"ranges" is a user with sub-ids in /etc/subuid and /etc/subgid, "single" one without any. Both
+are made if they are missing. They work on a copy: a checkout in root's home is not theirs to read.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+USERS = {"ranges": "cloister-test", "single": "cloister-single"}
+RANGE = 65_536
+# Far above what useradd hands out by itself, below the ranges of systemd's table.
+FIRST_RANGE = 400_000_000
+# What tests do not need, and what is large.
+LEFT_OUT = ("mypy*", "ruff*", "pip*", "setuptools*", "sandlock*", "__pycache__", "*.pth")
+
+
+def main(arguments: list[str]) -> int:
+    if len(arguments) < 1 or arguments[0] not in USERS:
+        print("run_as_user: name a kind of user, ranges or single", file=sys.stderr)
+        return 2
+    if os.geteuid() != 0:
+        print("run_as_user: needs root, to become somebody else", file=sys.stderr)
+        return 2
+    kind, pytest_arguments = arguments[0], arguments[1:]
+    user = ensure_user(USERS[kind], with_ranges=kind == "ranges")
+    delegate_groups(user)
+    with tempfile.TemporaryDirectory(prefix="cloister-tests-") as name:
+        place = Path(name)
+        # mkdtemp makes it for its owner alone.
+        place.chmod(0o755)
+        copy_checkout(place)
+        private = place / "private"
+        private.mkdir(mode=0o700)
+        os.chown(private, user.pw_uid, user.pw_gid)
+        return run(user, place, private, pytest_arguments)
+
+
+def ensure_user(name: str, *, with_ranges: bool) -> pwd.struct_passwd:
+    """Return the user, made if it is missing; a system user, which gets no sub-ids by itself."""
+    try:
+        user = pwd.getpwnam(name)
+    except KeyError:
+        command = ["useradd", "--system", "--no-create-home", "--shell", "/usr/sbin/nologin", name]
+        subprocess.run(command, check=True)
+        user = pwd.getpwnam(name)
+    for option, file in (("--add-subuids", "/etc/subuid"), ("--add-subgids", "/etc/subgid")):
+        if with_ranges and not has_range(name, Path(file)):
+            span = f"{FIRST_RANGE}-{FIRST_RANGE + RANGE - 1}"
+            subprocess.run(["usermod", option, span, name], check=True)
+        if not with_ranges and has_range(name, Path(file)):
+            raise SystemExit(f"run_as_user: {name} has sub-ids in {file}; remove them")
+    return user
+
+
+def has_range(name: str, file: Path) -> bool:
+    lines = file.read_text().splitlines() if file.exists() else []
+    return any(line.startswith(f"{name}:") for line in lines)
+
+
+def delegate_groups(user: pwd.struct_passwd) -> None:
+    """Give the user control groups, by the command that everybody uses for it."""
+    command = [sys.executable, "-m", "cloister", "setup", "--user", user.pw_name]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, cwd=ROOT)
+
+
+def copy_checkout(place: Path) -> None:
+    """Copy what the tests read to a place that everybody can read."""
+    ignore = shutil.ignore_patterns("__pycache__")
+    for folder in ("src", "tests"):
+        shutil.copytree(ROOT / folder, place / folder, ignore=ignore)
+    shutil.copy(ROOT / "pyproject.toml", place)
+    packages = sysconfig.get_path("purelib")
+    shutil.copytree(packages, place / "packages", ignore=shutil.ignore_patterns(*LEFT_OUT))
+
+
+def run(user: pwd.struct_passwd, place: Path, private: Path, pytest_arguments: list[str]) -> int:
+    """Run pytest as the user, with nothing of root's in the environment."""
+    become = ["setpriv", f"--reuid={user.pw_uid}", f"--regid={user.pw_gid}", "--clear-groups"]
+    environment = {
+        "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+        "HOME": str(private),
+        "LANG": "C.UTF-8",
+        "XDG_RUNTIME_DIR": str(private),
+        "PYTHONPATH": f"{place / 'src'}:{place / 'packages'}",
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
+    python = readable_python(become)
+    options = ["-p", "no:cacheprovider", f"--basetemp={private / 'tests'}"]
+    command = [*become, python, "-m", "pytest", *options, *pytest_arguments]
+    return subprocess.run(command, cwd=place, env=environment).returncode
+
+
+def readable_python(become: list[str]) -> str:
+    """Return an interpreter that this user may execute: ours may live in root's home."""
+    for python in (os.path.realpath(sys.executable), "/usr/bin/python3"):
+        tried = subprocess.run([*become, python, "-c", ""], stderr=subprocess.DEVNULL, cwd="/")
+        if tried.returncode == 0:
+            return python
+    raise SystemExit("run_as_user: no python3 that an ordinary user may execute; install one")
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
