@@ -47,14 +47,17 @@ async def test_a_thousand_sandboxes_many_at_once_leak_nothing() -> None:
 
 
 async def test_a_thousand_commands_in_one_sandbox_leak_nothing() -> None:
+    await cycle(0)
+    baseline = count_resources()
     async with Sandbox(limits=Limits(pids=32)) as sandbox:
         await sandbox.run("true")
-        baseline, held = count_resources(), len(sandbox.host_pids)
+        descriptors, held = len(os.listdir("/proc/self/fd")), len(sandbox.host_pids)
         for number in range(CYCLES):
             assert (await sandbox.run(["/bin/echo", str(number)])).stdout == f"{number}\n"
             await sandbox.files.write("/workspace/file", str(number))
-        assert not await wait_settled(baseline)
+        assert len(os.listdir("/proc/self/fd")) <= descriptors
         assert len(sandbox.host_pids) <= held
+    assert not await wait_settled(baseline)
 
 
 async def test_owners_killed_again_and_again_leave_nothing() -> None:

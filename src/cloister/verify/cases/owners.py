@@ -108,7 +108,7 @@ class Owner:
         mark = f"/{prefix}".encode()
         numbers = (entry for entry in os.listdir("/proc") if entry.isdigit())
         alive = (number for number in numbers if mark in _read_bytes(f"/proc/{number}/cgroup"))
-        return left + [f"process {number}" for number in alive]
+        return left + [f"process {number}" for number in alive if not _is_zombie(number)]
 
     async def close(self) -> None:
         """End it, if it is there, and let go."""
@@ -201,6 +201,11 @@ def _waits_for_signal(pid: int) -> bool:
 def _parent(pid: int) -> int:
     fields = _read_bytes(f"/proc/{pid}/stat").rpartition(b")")[2].split()
     return int(fields[1]) if fields else 0
+
+
+def _is_zombie(number: str) -> bool:
+    # Dead, and for the host's first process to collect: nothing of it runs or holds anything.
+    return _read_bytes(f"/proc/{number}/stat").rpartition(b")")[2].split()[:1] in ([b"Z"], [])
 
 
 def _mounts() -> list[str]:
