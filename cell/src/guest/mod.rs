@@ -75,6 +75,7 @@ pub fn serve(control: OwnedFd, plan: &Plan, facts: Vec<u8>) -> ! {
 }
 
 fn run(control: OwnedFd, house: House, facts: Vec<u8>) -> io::Result<()> {
+    process::set_name("cloister-guest")?;
     let signals = process::child_signals()?;
     let mut guest = Guest { house, link: Link::new(control)?, jobs: Jobs::new()?, ducts: Vec::new() };
     guest.link.say(0, &ToHost::Hello { generation: GENERATION, facts })?;

@@ -238,6 +238,14 @@ pub fn child_signals() -> io::Result<OwnedFd> {
     .map(from_raw)
 }
 
+/// What `ps` calls this process; at most fifteen bytes.
+pub fn set_name(name: &str) -> io::Result<()> {
+    let name = super::cstring(name)?;
+    // SAFETY: the kernel reads up to sixteen bytes of a NUL-terminated string.
+    check(unsafe { libc::prctl(libc::PR_SET_NAME, name.as_ptr(), 0u64, 0u64, 0u64) } as libc::c_long)?;
+    Ok(())
+}
+
 pub fn prctl(option: i32, value: u64) -> io::Result<libc::c_long> {
     // SAFETY: every option used takes integers only.
     check(unsafe { libc::prctl(option, value, 0u64, 0u64, 0u64) } as libc::c_long)

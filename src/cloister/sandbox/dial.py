@@ -23,6 +23,8 @@ from cloister.wire.messages import encode_dial
 
 _INWARD, _OUTWARD = 0, 1
 _LIMIT = 256 * 1024
+# The loopback connects at once or not at all; this is for a guest that does not answer.
+_CONNECT_S = 30.0
 
 
 async def dial(link: Link, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
@@ -39,12 +41,15 @@ async def dial(link: Link, port: int) -> tuple[asyncio.StreamReader, asyncio.Str
             else:
                 link.send(encode_dial(connection.id, port))
                 connection.carry(theirs.dup())
-            await connection.wait_connected()
+            async with asyncio.timeout(_CONNECT_S):
+                await connection.wait_connected()
         return await asyncio.open_connection(sock=ours, limit=_LIMIT)
-    except BaseException:
+    except BaseException as error:
         ours.close()
         connection.abandon()
         link.forget(connection.id)
+        if isinstance(error, TimeoutError):
+            raise GuestError(f"the guest is silent about port {port}; stop the sandbox") from None
         raise
 
 

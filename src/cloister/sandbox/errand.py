@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 import signal
+from collections.abc import AsyncIterator
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
     from cloister.sandbox.sandbox import Sandbox
 
 _INPUT, _OUTPUT = 0, 1
+# A file operation that neither takes nor gives a byte for this long is given up.
+_STALL_S = 60.0
 # How long a clerk that was given up may take to clean up after itself.
 _TIDY_S = 1.0
 
@@ -48,6 +51,8 @@ class Errand:
         self._link = sandbox.link
         self._id = self._link.new_id()
         self._takes_input = operation in (Operation.WRITE, Operation.PUT)
+        # A watch waits for as long as nothing changes.
+        self._patience_s = None if operation is Operation.WATCH else _STALL_S
         self._frame = encode_file(
             self._id, operation, uid=user.uid, gid=user.gid, path=path, **details
         )
@@ -106,7 +111,8 @@ class Errand:
     async def give(self, data: bytes) -> bool:
         """Feed the clerk; False when it has stopped listening, and says why at the end."""
         try:
-            await self.input.write(data)
+            async with self._patience():
+                await self.input.write(data)
         except GuestGone:
             if self._link.closed:
                 raise
@@ -115,7 +121,30 @@ class Errand:
 
     async def wait(self) -> Failed | None:
         """Wait for the clerk to finish; return what went wrong, if anything did."""
-        return await asyncio.shield(self._ended)
+        async with self._patience():
+            return await asyncio.shield(self._ended)
+
+    async def read(self) -> bytes:
+        """Return the next chunk of what the clerk says, or b"" at the end."""
+        async with self._patience():
+            return await self.output.read()
+
+    async def chunks(self) -> AsyncIterator[bytes]:
+        """Yield what the clerk says until it has said all."""
+        while chunk := await self.read():
+            yield chunk
+
+    @contextlib.asynccontextmanager
+    async def _patience(self) -> AsyncIterator[None]:
+        """Bound one wait for the clerk: a program of its own user can stop it at any point."""
+        try:
+            async with asyncio.timeout(self._patience_s):
+                yield
+        except TimeoutError:
+            raise GuestError(
+                f"a file operation has made no progress for {self._patience_s:g} s; "
+                "something inside holds it up: end the programs there, or stop the sandbox"
+            ) from None
 
     def hear(self, message: Message) -> None:
         """Take what the guest says about this operation."""

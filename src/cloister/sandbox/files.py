@@ -84,7 +84,7 @@ class Files:
         """Yield a file's content in chunks, from `offset`, at most `length` bytes if given."""
         errand = self._errand(Operation.READ, path, user, offset=offset, length=length)
         async with errand:
-            async for chunk in errand.output:
+            async for chunk in errand.chunks():
                 yield chunk
             await self._done(errand, path)
 
@@ -238,9 +238,7 @@ class Files:
         errand = self._errand(Operation.GET, source, user)
         async with errand:
             try:
-                summary = await unpack(
-                    Source(errand.output.read), target, limit=most, progress=progress
-                )
+                summary = await unpack(Source(errand.read), target, limit=most, progress=progress)
             except ProtocolViolation:
                 # A parcel that breaks off because the guest could not read is the guest's error.
                 await self._done(errand, source)
@@ -278,7 +276,7 @@ class Files:
         errand = self._errand(Operation.SPACE, "/", None)
         data = b""
         async with errand:
-            async for chunk in errand.output:
+            async for chunk in errand.chunks():
                 data += chunk
                 if len(data) > 40:
                     raise ProtocolViolation("too long an answer about the disk")
@@ -333,7 +331,7 @@ class Files:
 
     async def _records(self, errand: Errand) -> AsyncIterator[bytes]:
         pending = b""
-        async for chunk in errand.output:
+        async for chunk in errand.chunks():
             pending += chunk
             at = 0
             while len(pending) - at >= 4:

@@ -45,6 +45,8 @@ STDIN, STDOUT, STDERR = range(3)
 # After being told to end a tree, the guest has this long before the whole sandbox is ended.
 KILL_GRACE_S = 5.0
 _PATIENCE_S = 0.002
+# From the request to the execution of a program.
+_START_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +142,11 @@ class Process:
 
     async def wait_started(self) -> None:
         """Return once the program has been executed, or raise why it could not be."""
-        await self._started
+        deadline = self._loop.call_later(_START_S, self._end, Reason.TIMEOUT)
+        try:
+            await self._started
+        finally:
+            deadline.cancel()
 
     def hear(self, message: Message) -> None:
         """Take what the guest says about this process."""
