@@ -171,6 +171,18 @@ pub fn act_as(uid: u32, gid: u32, drop_groups: bool) -> io::Result<()> {
     Ok(())
 }
 
+/// Keep capabilities whatever the effective id becomes; for the launcher, which is root.
+pub fn keep_capabilities_across_ids() -> io::Result<()> {
+    const SECBIT_NO_SETUID_FIXUP: u64 = 1 << 2;
+    prctl(libc::PR_SET_SECUREBITS, SECBIT_NO_SETUID_FIXUP).map(|_| ())
+}
+
+pub fn set_effective_user(uid: u32) -> io::Result<()> {
+    // SAFETY: plain integers; -1 leaves an id as it is.
+    check(unsafe { libc::syscall(libc::SYS_setresuid, -1, uid, -1) })?;
+    Ok(())
+}
+
 pub fn supplementary_groups() -> io::Result<usize> {
     // SAFETY: a zero size only asks for the count.
     check(unsafe { libc::getgroups(0, std::ptr::null_mut()) } as libc::c_long).map(|n| n as usize)

@@ -80,7 +80,8 @@ impl Nursery {
 
     fn clone_guest(&self, plan: &Plan, control: OwnedFd, groups: &Groups) -> io::Result<(Pid, OwnedFd, OwnedFd)> {
         let (ours, theirs) = socket::pair(libc::SOCK_SEQPACKET)?;
-        match process::clone_into(NAMESPACES, groups.clone_target())? {
+        let owner = plan.uid_map.first().map_or(0, |range| range.outside);
+        match rootless::clone_owned_by(owner, NAMESPACES, groups.clone_target())? {
             Forked::Parent { pid, pidfd } => Ok((pid, pidfd, ours)),
             Forked::Child => self.become_guest(plan, control, theirs),
         }

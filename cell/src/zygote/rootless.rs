@@ -8,7 +8,7 @@ use crate::plan::IdRange;
 use crate::sys::process::{Forked, Pid};
 use crate::sys::{cstring, fd, libc, process, wall};
 use std::io;
-use std::os::unix::io::{AsRawFd, OwnedFd};
+use std::os::unix::io::{AsRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 static NESTED: AtomicBool = AtomicBool::new(false);
@@ -20,7 +20,10 @@ pub fn is_nested() -> bool {
 
 pub fn enter(configuration: &Configuration) -> io::Result<()> {
     match &configuration.ids {
-        Ids::Root => wall::unshare(libc::CLONE_NEWNS).map_err(|e| during(e, "a mount namespace for the launcher")),
+        Ids::Root => {
+            process::keep_capabilities_across_ids()?;
+            wall::unshare(libc::CLONE_NEWNS).map_err(|e| during(e, "a mount namespace for the launcher"))
+        }
         Ids::Single => {
             let (uid, gid) = (process::getuid(), process::getgid());
             enter_namespace()?;
@@ -103,6 +106,21 @@ fn run(program: &[u8], target: Pid, arguments: &[String]) -> io::Result<bool> {
         process::exit(127);
     }
     Ok(matches!(process::reap(pid, true)?, Some(ended) if ended.status == 0))
+}
+
+/// Clone as the user who is to own the new namespaces. The kernel charges what is used in a user
+/// namespace to its owner too: were that root, one sandbox could use up what root may have of it
+/// (inotify instances: 128). In the child nothing is undone: there that id is not mapped yet.
+pub fn clone_owned_by(uid: u32, namespaces: i32, cgroup: Option<RawFd>) -> io::Result<Forked> {
+    if is_nested() {
+        return process::clone_into(namespaces, cgroup);
+    }
+    process::set_effective_user(uid)?;
+    let forked = process::clone_into(namespaces, cgroup);
+    if !matches!(forked, Ok(Forked::Child)) {
+        process::set_effective_user(0)?;
+    }
+    forked
 }
 
 /// A user namespace that exists only to describe a mapping of owners on a mount.

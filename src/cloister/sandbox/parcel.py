@@ -19,6 +19,8 @@ END, FILE, DIRECTORY, LINK = range(4)
 _HEAD = 21
 MAX_PATH = 4096
 _CHUNK = 1024 * 1024
+# One descriptor is open for each directory on the way down.
+_MAX_DEPTH = 256
 _MAX_SKIPPED = 1000
 
 Progress = Callable[[int, int], None]
@@ -68,7 +70,7 @@ def pack(source: str | os.PathLike[str], summary: Summary) -> Iterator[bytes]:
         status = os.fstat(top)
         if stat.S_ISDIR(status.st_mode):
             yield encode_entry(_entry(DIRECTORY, status, b""))
-            yield from _pack_directory(top, b"", summary)
+            yield from _pack_directory(top, summary)
         elif stat.S_ISREG(status.st_mode):
             yield from _pack_file(top, status, b"", summary)
         else:
@@ -78,32 +80,61 @@ def pack(source: str | os.PathLike[str], summary: Summary) -> Iterator[bytes]:
     yield bytes((END,))
 
 
-def _pack_directory(directory: int, prefix: bytes, summary: Summary) -> Iterator[bytes]:
-    for name in sorted(map(os.fsencode, os.listdir(directory))):
-        path = prefix + b"/" + name if prefix else name
-        try:
-            status = os.stat(name, dir_fd=directory, follow_symlinks=False)
-            if stat.S_ISLNK(status.st_mode):
-                target = os.readlink(name, dir_fd=directory)
-                yield encode_entry(_entry(LINK, status, path, target=target))
+def _pack_directory(top: int, summary: Summary) -> Iterator[bytes]:
+    # A stack and not a recursion: a tree may be deeper than Python's own stack.
+    stack = [(top, b"", _names(top))]
+    try:
+        while stack:
+            directory, prefix, names = stack[-1]
+            name = next(names, None)
+            if name is None:
+                stack.pop()
+                if stack:
+                    os.close(directory)
                 continue
-            if not stat.S_ISREG(status.st_mode) and not stat.S_ISDIR(status.st_mode):
-                summary.skip(os.fsdecode(path), "neither a file nor a directory")
+            path = prefix + b"/" + name if prefix else name
+            link, fd = _open_entry(directory, name, path, summary)
+            if link is not None:
+                yield encode_entry(link)
+            if fd is None:
                 continue
-            flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
-            fd = os.open(name, flags, dir_fd=directory)
-        except OSError as error:
-            summary.skip(os.fsdecode(path), error.strerror or str(error))
-            continue
-        try:
             status = os.fstat(fd)
-            if stat.S_ISDIR(status.st_mode):
+            if stat.S_ISDIR(status.st_mode) and len(stack) < _MAX_DEPTH:
+                stack.append((fd, path, _names(fd)))
                 yield encode_entry(_entry(DIRECTORY, status, path))
-                yield from _pack_directory(fd, path, summary)
-            elif stat.S_ISREG(status.st_mode):
-                yield from _pack_file(fd, status, path, summary)
-        finally:
-            os.close(fd)
+                continue
+            try:
+                if stat.S_ISREG(status.st_mode):
+                    yield from _pack_file(fd, status, path, summary)
+                else:
+                    summary.skip(os.fsdecode(path), f"deeper than {_MAX_DEPTH} directories")
+            finally:
+                os.close(fd)
+    finally:
+        for directory, _, _ in stack[1:]:
+            os.close(directory)
+
+
+def _names(directory: int) -> Iterator[bytes]:
+    return iter(sorted(map(os.fsencode, os.listdir(directory))))
+
+
+def _open_entry(
+    directory: int, name: bytes, path: bytes, summary: Summary
+) -> tuple[Entry | None, int | None]:
+    """Return a link as an entry, a file or directory opened, or neither with a word in summary."""
+    try:
+        status = os.stat(name, dir_fd=directory, follow_symlinks=False)
+        if stat.S_ISLNK(status.st_mode):
+            target = os.readlink(name, dir_fd=directory)
+            return _entry(LINK, status, path, target=target), None
+        if stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode):
+            flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+            return None, os.open(name, flags, dir_fd=directory)
+        summary.skip(os.fsdecode(path), "neither a file nor a directory")
+    except OSError as error:
+        summary.skip(os.fsdecode(path), error.strerror or str(error))
+    return None, None
 
 
 def _pack_file(fd: int, status: os.stat_result, path: bytes, summary: Summary) -> Iterator[bytes]:

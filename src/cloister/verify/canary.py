@@ -60,7 +60,10 @@ class Canary:
             # A kernel without keyrings, or a container that denies them: nothing to leak.
             self.key = None
         await self.far_end.open()
-        self._victim = subprocess.Popen(["/bin/sleep", "infinity"], stdin=subprocess.DEVNULL)
+        # It reads a pipe of ours and so ends with us, however we end.
+        self._victim = subprocess.Popen(
+            ["/bin/cat"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL
+        )
         await self.plant_neighbour()
         self._watch_flag()
 
@@ -81,7 +84,7 @@ class Canary:
         await self.far_end.close()
         if self._victim is not None:
             self._victim.kill()
-            self._victim.wait()
+            self._victim.communicate()
         if self.key is not None:
             self.key.close()
         os.environ.pop(ENVIRONMENT_NAME, None)

@@ -50,6 +50,7 @@ const PERSONALITIES: &[u32] = &[0, 0x0000_0008, 0x0002_0000, 0x0002_0008, 0xFFFF
 const TIOCSTI: u32 = 0x5412;
 const TIOCLINUX: u32 = 0x541C;
 const SET_ID_BITS: u32 = 0o6000;
+const IOPRIO_WHO_USER: u32 = 3;
 
 /// What may differ from one sandbox to another.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -117,6 +118,7 @@ pub fn write(block: &mut Block, rule: Rule, name: &str, options: Options) {
                 block.errno(EPERM);
             }
         }
+        Rule::Others => others(block, name),
     }
 }
 
@@ -164,4 +166,23 @@ fn socket(block: &mut Block) {
         b.errno(EPERM);
     });
     block.errno(EPERM);
+}
+
+/// Changing another process takes no capability where the users are the same, and the sandbox's
+/// root is the guest's user: it could take the guest's descriptors, or all its processor time.
+fn others(block: &mut Block, name: &str) {
+    const GUEST: u32 = 1;
+    let by_kind: Option<u32> = match name {
+        "setpriority" => Some(libc::PRIO_USER as u32),
+        "ioprio_set" => Some(IOPRIO_WHO_USER),
+        _ => None,
+    };
+    block.argument(0);
+    if let Some(whole_user) = by_kind {
+        block.if_equal(whole_user, |b| b.errno(EPERM));
+        // The guest leads its own process group, so its number stands for both.
+        block.argument(1);
+    }
+    block.if_equal(GUEST, |b| b.errno(EPERM));
+    block.allow();
 }

@@ -21,6 +21,7 @@ pub enum Rule {
     Mknod,
     Mode,
     Debug,
+    Others,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -63,6 +64,7 @@ fn parse(text: &'static str) -> Option<Line> {
         "when:mknod" => Action::When(Rule::Mknod),
         "when:mode" => Action::When(Rule::Mode),
         "when:debug" => Action::When(Rule::Debug),
+        "when:others" => Action::When(Rule::Others),
         _ => return None,
     };
     Some(Line { number, name, word, action, reason })
