@@ -120,6 +120,16 @@ RULES = {
     "prctl": ("157:39,0,0,0,0", "ok", "157:35,0,0,0,0", "EINVAL"),
     "mknod": ("133:0,0o010644,0", "EFAULT", "133:0,0o020644,259", "EPERM"),
     "mknodat": ("259:-1,0,0o100644,0", "EFAULT", "259:-1,0,0o060644,1792", "EPERM"),
+    "prlimit64": ("302:0,7,0,0", "ok", "302:1,7,0,0", "EPERM"),
+    "setpriority, process": ("141:0,0,1", "ok", "141:0,1,1", "EPERM"),
+    "setpriority, group": ("141:1,0,1", "ok", "141:1,1,1", "EPERM"),
+    "setpriority, user": ("141:0,0,1", "ok", "141:2,0,1", "EPERM"),
+    "ioprio_set": ("251:1,0,0x4004", "ok", "251:1,1,0x4004", "EPERM"),
+    "ioprio_set, user": ("251:1,0,0x4004", "ok", "251:3,0,0x4004", "EPERM"),
+    "sched_setaffinity": ("203:0,8,0", "EFAULT", "203:1,8,0", "EPERM"),
+    "sched_setparam": ("142:0,0", "EINVAL", "142:1,0", "EPERM"),
+    "sched_setscheduler": ("144:0,0,0", "EINVAL", "144:1,0,0", "EPERM"),
+    "sched_setattr": ("314:0,0,0", "EINVAL", "314:1,0,0", "EPERM"),
 }
 
 
