@@ -1,7 +1,7 @@
 //! The root filesystem: a tmpfs of limited size, host directories below it as overlay layers.
 
 use super::step::{during, refuse};
-use crate::plan::{Layer, Plan};
+use crate::plan::{Dir, Layer, Plan};
 use crate::sys::{fd, libc, mount, process, socket};
 use std::io;
 use std::os::unix::io::{AsRawFd, OwnedFd, RawFd};
@@ -73,7 +73,7 @@ pub fn build(plan: &Plan, trees: &Trees) -> io::Result<NewRoot> {
         }
     }
     let root = NewRoot { fd: fd::open("root", libc::O_PATH | libc::O_DIRECTORY, 0)? };
-    populate(plan, &root)?;
+    populate(plan, &root, whole.is_none())?;
     for (index, layer) in plan.layers.iter().enumerate().filter(|(_, layer)| !layer.target.is_empty()) {
         if layer.writable {
             overlay(index, layer, &trees.layers[index], Some(&root))?;
@@ -105,8 +105,8 @@ fn overlay(index: usize, layer: &Layer, tree: &OwnedFd, root: Option<&NewRoot>) 
     mount_on(&target, "overlay", libc::MS_NOSUID | libc::MS_NODEV, &options).map_err(|e| during(e, words()))
 }
 
-/// Directories and links of the plan. They are made, never followed: an image cannot redirect them.
-fn populate(plan: &Plan, root: &NewRoot) -> io::Result<()> {
+/// Directories and links of the plan; `fresh` where nobody else has made anything there before.
+fn populate(plan: &Plan, root: &NewRoot, fresh: bool) -> io::Result<()> {
     let at = root.fd.as_raw_fd();
     // The plan's modes as they are.
     process::umask(0);
@@ -117,23 +117,28 @@ fn populate(plan: &Plan, root: &NewRoot) -> io::Result<()> {
         }
     }
     for dir in &plan.dirs {
-        let (parent, name) = match dir.path.iter().rposition(|b| *b == b'/') {
-            // In the root of an image a parent may be a link: it is resolved inside that root.
-            Some(slash) => (Some(mount::open_beneath(at, &dir.path[..slash], libc::O_PATH | libc::O_DIRECTORY, 0, mount::Walk::InRoot)?), &dir.path[slash + 1..]),
-            None => (None, dir.path.as_slice()),
-        };
-        let parent = parent.as_ref().map_or(at, AsRawFd::as_raw_fd);
-        match mount::mkdirat(parent, name, dir.mode) {
+        let made = if fresh { mount::mkdirat(at, &dir.path, dir.mode) } else { make_in_image(at, dir) };
+        match made {
             Err(error) if error.raw_os_error() == Some(libc::EEXIST) => continue,
             other => other.map_err(|e| during(e, format!("making /{}", String::from_utf8_lossy(&dir.path))))?,
         }
-        if dir.uid != plan.init_uid || dir.gid != plan.init_gid {
-            let made = mount::open_beneath(parent, name, libc::O_RDONLY | libc::O_DIRECTORY, 0, mount::Walk::NoLinks)?;
-            mount::fchown(&made, dir.uid, dir.gid)?;
+        if fresh && (dir.uid != plan.init_uid || dir.gid != plan.init_gid) {
+            mount::lchownat(at, &dir.path, dir.uid, dir.gid)?;
         }
     }
     process::umask(0o022);
     Ok(())
+}
+
+/// In the root of an image a parent may be a link: it is resolved inside that root.
+fn make_in_image(at: RawFd, dir: &Dir) -> io::Result<()> {
+    let (above, name) = match dir.path.iter().rposition(|b| *b == b'/') {
+        Some(slash) => (&dir.path[..slash], &dir.path[slash + 1..]),
+        None => (b".".as_ref(), dir.path.as_slice()),
+    };
+    let parent = mount::open_beneath(at, above, libc::O_PATH | libc::O_DIRECTORY, 0, mount::Walk::InRoot)?;
+    mount::mkdirat(parent.as_raw_fd(), name, dir.mode)?;
+    mount::lchownat(parent.as_raw_fd(), name, dir.uid, dir.gid)
 }
 
 /// Attach the granted host directories. Their parents are made if the plan did not.

@@ -167,6 +167,13 @@ pub fn readlinkat(dir: RawFd, path: &[u8]) -> io::Result<Vec<u8>> {
     Ok(buffer)
 }
 
+pub fn lchownat(dir: RawFd, path: &[u8], uid: u32, gid: u32) -> io::Result<()> {
+    let path = cstring(path)?;
+    // SAFETY: NUL-terminated path; a link is changed itself, not followed.
+    check(unsafe { libc::fchownat(dir, path.as_ptr(), uid, gid, libc::AT_SYMLINK_NOFOLLOW) } as libc::c_long)?;
+    Ok(())
+}
+
 pub fn fchown(fd: &impl AsRawFd, uid: u32, gid: u32) -> io::Result<()> {
     // SAFETY: plain integers on an open descriptor.
     check(unsafe { libc::fchown(fd.as_raw_fd(), uid, gid) } as libc::c_long)?;
