@@ -106,7 +106,9 @@ impl Plan {
             disk_bytes: r.u64()?,
             inodes: r.u64()?,
             shm_bytes: r.u64()?,
-            layers: r.list(|r| Ok(Layer { source: r.bytes()?, target: r.bytes()?, idmap: r.flag()?, writable: r.flag()? }))?,
+            layers: r.list(|r| {
+                Ok(Layer { source: r.bytes()?, target: r.bytes()?, idmap: r.flag()?, writable: r.flag()? })
+            })?,
             links: r.list(|r| Ok((r.bytes()?, r.bytes()?)))?,
             dirs: r.list(|r| Ok(Dir { path: r.bytes()?, uid: r.u32()?, gid: r.u32()?, mode: r.u32()? }))?,
             masks: r.list(Reader::bytes)?,
@@ -128,7 +130,10 @@ impl Plan {
     /// Rootless, "0" is the caller's own id one namespace up, which the launcher checks instead.
     fn never_host_root(&self) -> Result<(), Malformed> {
         let onto_zero = |ranges: &[IdRange]| ranges.iter().any(|range| range.outside == 0);
-        if crate::sys::process::getuid() == 0 && !crate::zygote::rootless::is_nested() && (onto_zero(&self.uid_map) || onto_zero(&self.gid_map)) {
+        if crate::sys::process::getuid() == 0
+            && !crate::zygote::rootless::is_nested()
+            && (onto_zero(&self.uid_map) || onto_zero(&self.gid_map))
+        {
             return Err(Malformed("an id map reaches host id 0"));
         }
         if self.uid_map.is_empty() || self.gid_map.is_empty() {

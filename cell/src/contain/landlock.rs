@@ -23,7 +23,10 @@ pub fn restrict(plan: &Plan) -> io::Result<()> {
     }
     let version = wall::landlock_version();
     if version < 2 {
-        return Err(refuse(libc::EOPNOTSUPP, "this kernel has no Landlock (version 2 or later); say second_layer = \"none\" to go without"));
+        return Err(refuse(
+            libc::EOPNOTSUPP,
+            "this kernel has no Landlock (version 2 or later); say second_layer = \"none\" to go without",
+        ));
     }
     let mut handled = MAKE_CHAR | MAKE_BLOCK | REFER;
     let mut scoped = 0;

@@ -13,7 +13,8 @@ pub fn mount_proc(plan: &Plan, trees: &Trees, root: &NewRoot) -> io::Result<()> 
     mount_on(&proc, "proc", flags, "").map_err(|e| during(e, "mounting /proc"))?;
     read_only(root, b"proc/sys")?;
     for path in &plan.masks {
-        mask(trees, root, path).map_err(|e| during(e, format!("masking /{}", String::from_utf8_lossy(path))))?;
+        mask(trees, root, path)
+            .map_err(|e| during(e, format!("masking /{}", String::from_utf8_lossy(path))))?;
     }
     Ok(())
 }

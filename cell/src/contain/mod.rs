@@ -25,7 +25,11 @@ pub struct Inheritance {
 /// Build the wall around this process.
 ///
 /// The order is the design: every step uses only what the steps above it left.
-pub fn contain(plan: &Plan, filter: &[wall::Instruction], held: &Inheritance) -> Result<Vec<u8>, LaunchError> {
+pub fn contain(
+    plan: &Plan,
+    filter: &[wall::Instruction],
+    held: &Inheritance,
+) -> Result<Vec<u8>, LaunchError> {
     step(plan.drill, Step::Fds, || session::close_inherited(held))?;
     step(plan.drill, Step::Session, session::fresh)?;
     step(plan.drill, Step::Keyring, wall::join_new_keyring)?;
@@ -53,9 +57,7 @@ pub fn step<T>(drill: Drill, step: Step, act: impl FnOnce() -> std::io::Result<T
         Drill::Fail(at) if at == step => {
             Err(refuse(crate::sys::libc::EPERM, "a drill asked this step to fail")).at(step)
         }
-        Drill::Pause(at) if at == step => {
-            process::pause_until_continued().and_then(|()| act()).at(step)
-        }
+        Drill::Pause(at) if at == step => process::pause_until_continued().and_then(|()| act()).at(step),
         _ => act().at(step),
     }
 }

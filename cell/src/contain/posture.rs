@@ -72,7 +72,10 @@ fn mounts(plan: &Plan, table: &str) -> io::Result<String> {
         let has = |option: &str| options.split(',').any(|o| o == option);
         let device = point == "/dev" || point.starts_with("/dev/") || point.starts_with("/proc/");
         if !has("nosuid") || !(has("nodev") || device) {
-            return Err(refuse(libc::EPERM, format!("the mount on {point} allows set-id programs or devices: {options}")));
+            return Err(refuse(
+                libc::EPERM,
+                format!("the mount on {point} allows set-id programs or devices: {options}"),
+            ));
         }
         if (point == "/dev" || point == "/proc/sys") && !has("ro") {
             return Err(refuse(libc::EPERM, format!("the mount on {point} is writable")));
@@ -103,7 +106,8 @@ fn field(status: &str, name: &str) -> String {
 }
 
 fn interfaces(table: &str) -> String {
-    let names: Vec<&str> = table.lines().skip(2).filter_map(|line| line.split(':').next()).map(str::trim).collect();
+    let names: Vec<&str> =
+        table.lines().skip(2).filter_map(|line| line.split(':').next()).map(str::trim).collect();
     names.join(",")
 }
 

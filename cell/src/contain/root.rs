@@ -42,7 +42,14 @@ pub fn wait_for_trees(plan: &Plan, sync: RawFd) -> io::Result<Trees> {
     let mounts = layers.split_off(plan.layers.len());
     let template = fd::open("/", libc::O_PATH | libc::O_DIRECTORY, 0)?;
     let inside = |name: &str| fd::openat(template.as_raw_fd(), name, libc::O_PATH | libc::O_NOFOLLOW, 0);
-    Ok(Trees { devices: inside("dev")?, empty: inside("empty")?, null: inside("null")?, template, layers, mounts })
+    Ok(Trees {
+        devices: inside("dev")?,
+        empty: inside("empty")?,
+        null: inside("null")?,
+        template,
+        layers,
+        mounts,
+    })
 }
 
 /// The last byte of the launcher's side of the hand-over.
@@ -53,7 +60,8 @@ pub fn build(plan: &Plan, trees: &Trees) -> io::Result<NewRoot> {
     mount::make_private()?;
     let options = format!("size={},nr_inodes={},mode=0755", plan.disk_bytes, plan.inodes);
     let point = fd::openat(trees.template.as_raw_fd(), "cell", libc::O_PATH | libc::O_DIRECTORY, 0)?;
-    mount_on(&point, "tmpfs", libc::MS_NOSUID | libc::MS_NODEV, &options).map_err(|e| during(e, "mounting the disk"))?;
+    mount_on(&point, "tmpfs", libc::MS_NOSUID | libc::MS_NODEV, &options)
+        .map_err(|e| during(e, "mounting the disk"))?;
     // Opened again: the first descriptor names the directory below the mount.
     let bench = fd::openat(trees.template.as_raw_fd(), "cell", libc::O_PATH | libc::O_DIRECTORY, 0)?;
     let at = bench.as_raw_fd();
@@ -81,7 +89,8 @@ pub fn build(plan: &Plan, trees: &Trees) -> io::Result<NewRoot> {
             // Nobody inside may write here: the bare mount is the same, and its names are already
             // in the host's memory, where those of a fresh overlay are not.
             let target = open_target(&root, &layer.target)?;
-            mount::attach(&trees.layers[index], &target).map_err(|e| during(e, format!("attaching {}", String::from_utf8_lossy(&layer.source))))?;
+            mount::attach(&trees.layers[index], &target)
+                .map_err(|e| during(e, format!("attaching {}", String::from_utf8_lossy(&layer.source))))?;
         }
     }
     Ok(root)
@@ -120,7 +129,9 @@ fn populate(plan: &Plan, root: &NewRoot, fresh: bool) -> io::Result<()> {
         let made = if fresh { mount::mkdirat(at, &dir.path, dir.mode) } else { make_in_image(at, dir) };
         match made {
             Err(error) if error.raw_os_error() == Some(libc::EEXIST) => continue,
-            other => other.map_err(|e| during(e, format!("making /{}", String::from_utf8_lossy(&dir.path))))?,
+            other => {
+                other.map_err(|e| during(e, format!("making /{}", String::from_utf8_lossy(&dir.path))))?
+            }
         }
         if fresh && (dir.uid != plan.init_uid || dir.gid != plan.init_gid) {
             mount::lchownat(at, &dir.path, dir.uid, dir.gid)?;
@@ -157,7 +168,13 @@ fn make_target(root: &NewRoot, path: &[u8], file: bool) -> io::Result<OwnedFd> {
     for end in path.iter().enumerate().filter(|(_, b)| **b == b'/').map(|(i, _)| i).chain([path.len()]) {
         let part = &path[..end];
         if file && end == path.len() {
-            match mount::open_beneath(at, part, libc::O_CREAT | libc::O_RDWR | libc::O_NOFOLLOW, 0o644, mount::Walk::NoLinks) {
+            match mount::open_beneath(
+                at,
+                part,
+                libc::O_CREAT | libc::O_RDWR | libc::O_NOFOLLOW,
+                0o644,
+                mount::Walk::NoLinks,
+            ) {
                 Ok(_) => {}
                 Err(error) if error.raw_os_error() == Some(libc::EACCES) => {}
                 Err(error) => return Err(error),
@@ -166,7 +183,8 @@ fn make_target(root: &NewRoot, path: &[u8], file: bool) -> io::Result<OwnedFd> {
         }
         let parent_end = part.iter().rposition(|b| *b == b'/').unwrap_or(0);
         let parent = if parent_end == 0 { b".".as_ref() } else { &part[..parent_end] };
-        let parent = mount::open_beneath(at, parent, libc::O_PATH | libc::O_DIRECTORY, 0, mount::Walk::NoLinks)?;
+        let parent =
+            mount::open_beneath(at, parent, libc::O_PATH | libc::O_DIRECTORY, 0, mount::Walk::NoLinks)?;
         let name = part[parent_end..].strip_prefix(b"/").unwrap_or(&part[parent_end..]);
         match mount::mkdirat(parent.as_raw_fd(), name, 0o755) {
             Err(error) if error.raw_os_error() == Some(libc::EEXIST) => {}

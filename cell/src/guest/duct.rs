@@ -47,7 +47,19 @@ impl Duct {
         for end in [&from, &to].into_iter().flatten() {
             fd::set_nonblocking(end, true)?;
         }
-        Ok(Duct { job, stream, from, to, buffer: Vec::new(), written: 0, credit: WINDOW, no_more: false, refused: false, last: false, closed: false })
+        Ok(Duct {
+            job,
+            stream,
+            from,
+            to,
+            buffer: Vec::new(),
+            written: 0,
+            credit: WINDOW,
+            no_more: false,
+            refused: false,
+            last: false,
+            closed: false,
+        })
     }
 
     /// Whether data of this stream from the wire belongs here.
@@ -96,7 +108,8 @@ impl Duct {
 
     /// Always two entries, so that the caller can match them up by position.
     pub fn add_waits(&self, waits: &mut Vec<Wait>, link_has_room: bool) {
-        let may_read = !self.no_more && self.pending() == 0 && (self.to.is_some() || (self.credit > 0 && link_has_room));
+        let may_read =
+            !self.no_more && self.pending() == 0 && (self.to.is_some() || (self.credit > 0 && link_has_room));
         let source = self.from.as_ref().filter(|_| may_read).map_or(-1, AsRawFd::as_raw_fd);
         let target = self.to.as_ref().filter(|_| self.pending() > 0).map_or(-1, AsRawFd::as_raw_fd);
         waits.push(fd::wait_for(source, libc::POLLIN));

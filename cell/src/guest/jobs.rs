@@ -45,7 +45,12 @@ pub struct Jobs {
 
 impl Jobs {
     pub fn new() -> io::Result<Jobs> {
-        Ok(Jobs { slots: Slots::new()?, by_id: HashMap::new(), load: fd::open("/proc/loadavg", libc::O_RDONLY, 0)?, stacks: Vec::new() })
+        Ok(Jobs {
+            slots: Slots::new()?,
+            by_id: HashMap::new(),
+            load: fd::open("/proc/loadavg", libc::O_RDONLY, 0)?,
+            stacks: Vec::new(),
+        })
     }
 
     /// Stacks for a start: used before if there are any, which spares the kernel the mapping.
@@ -76,7 +81,10 @@ impl Jobs {
     /// The pipe of a starting program has closed: it was executed, or it failed and says so later.
     pub fn serve_starting(&mut self, waits: &[Wait], link: &mut Link) -> io::Result<()> {
         for wait in waits.iter().filter(|wait| wait.revents != 0) {
-            let found = self.by_id.iter_mut().find(|(_, job)| job.starting.as_ref().map_or(false, |fd| fd.as_raw_fd() == wait.fd));
+            let found = self
+                .by_id
+                .iter_mut()
+                .find(|(_, job)| job.starting.as_ref().map_or(false, |fd| fd.as_raw_fd() == wait.fd));
             if let Some((id, job)) = found {
                 job.starting = None;
                 if !matches!(self.slots.said(job.slot), Said::Failed { .. }) {
@@ -117,7 +125,11 @@ impl Jobs {
     /// Collect everything that has ended: our own children, and orphans that became ours.
     pub fn reap(&mut self, link: &mut Link, ducts: &mut [Duct]) -> io::Result<()> {
         while let Some(ended) = process::reap(-1, false)? {
-            let found = self.by_id.iter().find(|(_, job)| job.pid == ended.pid || job.orphan == Some(ended.pid)).map(|(id, _)| *id);
+            let found = self
+                .by_id
+                .iter()
+                .find(|(_, job)| job.pid == ended.pid || job.orphan == Some(ended.pid))
+                .map(|(id, _)| *id);
             if let Some(id) = found {
                 self.ended(id, &ended, link, ducts)?;
             }

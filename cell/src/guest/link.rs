@@ -24,7 +24,14 @@ pub struct Link {
 impl Link {
     pub fn new(socket: OwnedFd) -> io::Result<Link> {
         fd::set_nonblocking(&socket, true)?;
-        Ok(Link { socket, frames: Assembler::new(MAX_TO_GUEST), fds: VecDeque::new(), waiting: Vec::new(), sent: 0, inbox: vec![0; 64 * 1024] })
+        Ok(Link {
+            socket,
+            frames: Assembler::new(MAX_TO_GUEST),
+            fds: VecDeque::new(),
+            waiting: Vec::new(),
+            sent: 0,
+            inbox: vec![0; 64 * 1024],
+        })
     }
 
     pub fn number(&self) -> RawFd {

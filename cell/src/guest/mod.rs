@@ -186,7 +186,11 @@ impl Guest {
             Ok(()) => Ok(()),
             Err(refused) => self.link.say(
                 id,
-                &ToHost::Failed { errno: refused.errno as u32, step: refused.step.as_bytes().to_vec(), detail: Vec::new() },
+                &ToHost::Failed {
+                    errno: refused.errno as u32,
+                    step: refused.step.as_bytes().to_vec(),
+                    detail: Vec::new(),
+                },
             ),
         }
     }

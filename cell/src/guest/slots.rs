@@ -21,7 +21,11 @@ pub enum Said {
     Nothing,
     /// The program ran; its wait status.
     Ended(i32),
-    Failed { errno: i32, step: u8, detail: Vec<u8> },
+    Failed {
+        errno: i32,
+        step: u8,
+        detail: Vec<u8>,
+    },
 }
 
 pub struct Slots {
@@ -35,7 +39,13 @@ impl Slots {
         // There is one guest in a process and it never ends before the process does: what children
         // write into may as well live for ever.
         let bytes: &'static SharedBytes = Box::leak(Box::new(SharedBytes::new(SLOT * COUNT)?));
-        let mailbox = Box::leak(Box::new(Mailbox { bytes, program: PID, status: NUMBER, failure: LENGTH, doomed: DOOMED }));
+        let mailbox = Box::leak(Box::new(Mailbox {
+            bytes,
+            program: PID,
+            status: NUMBER,
+            failure: LENGTH,
+            doomed: DOOMED,
+        }));
         Ok(Slots { bytes, mailbox, used: vec![false; COUNT] })
     }
 

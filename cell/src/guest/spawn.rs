@@ -23,7 +23,14 @@ struct Streams {
     terminal: Option<Terminal>,
 }
 
-pub fn start(house: &House, jobs: &mut Jobs, ducts: &mut Vec<Duct>, id: u32, start: &Start, fds: Vec<OwnedFd>) -> Result<(), Refused> {
+pub fn start(
+    house: &House,
+    jobs: &mut Jobs,
+    ducts: &mut Vec<Duct>,
+    id: u32,
+    start: &Start,
+    fds: Vec<OwnedFd>,
+) -> Result<(), Refused> {
     let streams = match start.pty {
         Some((rows, cols)) => terminal(house, id, start, rows, cols, fds).map_err(Refused::at("terminal"))?,
         None if house.stream_transport => piped(id, start).map_err(Refused::at("streams"))?,
@@ -31,7 +38,8 @@ pub fn start(house: &House, jobs: &mut Jobs, ducts: &mut Vec<Duct>, id: u32, sta
     };
     let numbers = [streams.child[0].as_raw_fd(), streams.child[1].as_raw_fd(), streams.child[2].as_raw_fd()];
     let stack = jobs.stack().map_err(Refused::at("execute"))?;
-    let mut launch = prepare(house, start, numbers, streams.terminal.is_some(), stack).map_err(Refused::at("execute"))?;
+    let mut launch =
+        prepare(house, start, numbers, streams.terminal.is_some(), stack).map_err(Refused::at("execute"))?;
     let told = if start.tell { Some(fd::pipe().map_err(Refused::at("streams"))?) } else { None };
     let before = jobs.processes_so_far();
     let slot = jobs.slots.take().ok_or(Refused { step: "execute", errno: libc::EAGAIN })?;
@@ -45,19 +53,29 @@ pub fn start(house: &House, jobs: &mut Jobs, ducts: &mut Vec<Duct>, id: u32, sta
     };
     ducts.extend(streams.ducts);
     let starting = told.map(|(read, _)| read);
-    jobs.insert(id, Job { pid, slot, before, launch: Some(launch), terminal: streams.terminal, starting, orphan: None });
+    jobs.insert(
+        id,
+        Job { pid, slot, before, launch: Some(launch), terminal: streams.terminal, starting, orphan: None },
+    );
     Ok(())
 }
 
 /// Everything the program needs, laid out before the clone so that its process allocates nothing.
-fn prepare(house: &House, start: &Start, streams: [RawFd; 3], terminal: bool, stack: Stack) -> io::Result<Box<Launch>> {
+fn prepare(
+    house: &House,
+    start: &Start,
+    streams: [RawFd; 3],
+    terminal: bool,
+    stack: Stack,
+) -> io::Result<Box<Launch>> {
     let invalid = || io::Error::from_raw_os_error(libc::EINVAL);
     let name = start.argv.first().filter(|name| !name.is_empty()).ok_or_else(invalid)?;
     let all = |list: &[Vec<u8>]| list.iter().map(cstring).collect::<io::Result<Vec<_>>>();
     let candidates = if name.contains(&b'/') {
         vec![cstring(name)?]
     } else {
-        let path = start.env.iter().find_map(|entry| entry.strip_prefix(b"PATH=")).unwrap_or(b"/usr/bin:/bin");
+        let path =
+            start.env.iter().find_map(|entry| entry.strip_prefix(b"PATH=")).unwrap_or(b"/usr/bin:/bin");
         path.split(|byte| *byte == b':')
             .filter(|dir| !dir.is_empty())
             .map(|dir| cstring([dir, b"/", name].concat()))
@@ -65,7 +83,18 @@ fn prepare(house: &House, start: &Start, streams: [RawFd; 3], terminal: bool, st
     };
     let identity = house.identity(start.uid, start.gid)?;
     let capabilities = house.capabilities(start.uid);
-    Ok(Launch::new(streams, terminal, identity, capabilities, house.open_files, cstring(&start.cwd)?, candidates, all(&start.argv)?, all(&start.env)?, stack))
+    Ok(Launch::new(
+        streams,
+        terminal,
+        identity,
+        capabilities,
+        house.open_files,
+        cstring(&start.cwd)?,
+        candidates,
+        all(&start.argv)?,
+        all(&start.env)?,
+        stack,
+    ))
 }
 
 fn given(start: &Start, fds: Vec<OwnedFd>) -> io::Result<Streams> {
@@ -94,7 +123,14 @@ fn piped(id: u32, start: &Start) -> io::Result<Streams> {
 }
 
 /// A pseudo-terminal of the sandbox's own; the host's terminals do not exist in here.
-fn terminal(house: &House, id: u32, start: &Start, rows: u16, cols: u16, fds: Vec<OwnedFd>) -> io::Result<Streams> {
+fn terminal(
+    house: &House,
+    id: u32,
+    start: &Start,
+    rows: u16,
+    cols: u16,
+    fds: Vec<OwnedFd>,
+) -> io::Result<Streams> {
     let master = fd::open("/dev/ptmx", libc::O_RDWR, 0)?;
     let number = fd::unlock_pty(&master)?;
     let slave = fd::open(format!("/dev/pts/{number}"), libc::O_RDWR, 0)?;
@@ -115,7 +151,13 @@ fn terminal(house: &House, id: u32, start: &Start, rows: u16, cols: u16, fds: Ve
 }
 
 /// Connect to a port of the sandbox's loopback and carry the bytes both ways.
-pub fn dial(house: &House, ducts: &mut Vec<Duct>, id: u32, port: u16, fds: Vec<OwnedFd>) -> Result<(), Refused> {
+pub fn dial(
+    house: &House,
+    ducts: &mut Vec<Duct>,
+    id: u32,
+    port: u16,
+    fds: Vec<OwnedFd>,
+) -> Result<(), Refused> {
     let refused = Refused::at("connect");
     let remote = socket::connect_loopback(port).map_err(&refused)?;
     // Loopback connects at once or not at all.

@@ -43,9 +43,11 @@ pub fn openat(dir: RawFd, path: impl AsRef<[u8]>, flags: i32, mode: u32) -> io::
     let path = cstring(path)?;
     loop {
         // SAFETY: `path` is a NUL-terminated string that outlives the call.
-        let fd = check(unsafe {
-            libc::openat(dir, path.as_ptr(), flags | libc::O_CLOEXEC | libc::O_NOCTTY, mode)
-        } as libc::c_long);
+        let fd =
+            check(
+                unsafe { libc::openat(dir, path.as_ptr(), flags | libc::O_CLOEXEC | libc::O_NOCTTY, mode) }
+                    as libc::c_long,
+            );
         match fd {
             Err(error) if error.raw_os_error() == Some(libc::EINTR) => continue,
             other => return other.map(from_raw),

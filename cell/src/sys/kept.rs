@@ -61,7 +61,9 @@ impl Stack {
     pub fn new() -> io::Result<Stack> {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_STACK | libc::MAP_NORESERVE;
         // SAFETY: asks for fresh memory, owned by the returned value alone.
-        let base = unsafe { libc::mmap(std::ptr::null_mut(), 2 * STACK, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0) };
+        let base = unsafe {
+            libc::mmap(std::ptr::null_mut(), 2 * STACK, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0)
+        };
         if base == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
         }
@@ -86,7 +88,18 @@ impl Drop for Stack {
 
 impl Launch {
     #[allow(clippy::too_many_arguments)]
-    pub fn new(streams: [RawFd; 3], terminal: bool, identity: Option<(u32, u32)>, capabilities: u64, open_files: u64, cwd: CString, candidates: Vec<CString>, argv: Vec<CString>, env: Vec<CString>, stack: Stack) -> Box<Launch> {
+    pub fn new(
+        streams: [RawFd; 3],
+        terminal: bool,
+        identity: Option<(u32, u32)>,
+        capabilities: u64,
+        open_files: u64,
+        cwd: CString,
+        candidates: Vec<CString>,
+        argv: Vec<CString>,
+        env: Vec<CString>,
+        stack: Stack,
+    ) -> Box<Launch> {
         let pointers = |list: &[CString]| {
             let mut raw: Vec<*const libc::c_char> = list.iter().map(|s| s.as_ptr()).collect();
             raw.push(std::ptr::null());
@@ -166,7 +179,10 @@ extern "C" fn keeper(argument: usize) -> ! {
     }
     loop {
         let mut status: i32 = 0;
-        let ended = call(libc::SYS_wait4, [usize::MAX, &mut status as *mut i32 as usize, libc::__WALL as usize, 0, 0, 0]);
+        let ended = call(
+            libc::SYS_wait4,
+            [usize::MAX, &mut status as *mut i32 as usize, libc::__WALL as usize, 0, 0, 0],
+        );
         if ended == program {
             let mut said = [0u8; 1];
             mailbox.bytes.read(launch.slot, &mut said);
@@ -195,7 +211,10 @@ extern "C" fn program(argument: usize) -> ! {
     // Lifted out of the way first: a stream may have the number of another's target.
     let mut high = [0usize; 3];
     for (index, stream) in launch.streams.iter().enumerate() {
-        high[index] = must(Doing::Streams, call(libc::SYS_fcntl, [*stream as usize, libc::F_DUPFD_CLOEXEC as usize, 10, 0, 0, 0])) as usize;
+        high[index] = must(
+            Doing::Streams,
+            call(libc::SYS_fcntl, [*stream as usize, libc::F_DUPFD_CLOEXEC as usize, 10, 0, 0, 0]),
+        ) as usize;
     }
     for (number, stream) in high.iter().enumerate() {
         must(Doing::Streams, call(libc::SYS_dup2, [*stream, number, 0, 0, 0, 0]));
@@ -204,7 +223,13 @@ extern "C" fn program(argument: usize) -> ! {
         must(Doing::Terminal, call(libc::SYS_ioctl, [0, libc::TIOCSCTTY as usize, 0, 0, 0, 0]));
     }
     let files = libc::rlimit64 { rlim_cur: launch.open_files, rlim_max: launch.open_files };
-    must(Doing::Identity, call(libc::SYS_prlimit64, [0, libc::RLIMIT_NOFILE as usize, &files as *const libc::rlimit64 as usize, 0, 0, 0]));
+    must(
+        Doing::Identity,
+        call(
+            libc::SYS_prlimit64,
+            [0, libc::RLIMIT_NOFILE as usize, &files as *const libc::rlimit64 as usize, 0, 0, 0],
+        ),
+    );
     if let Some((uid, gid)) = launch.identity {
         let (uid, gid) = (uid as usize, gid as usize);
         must(Doing::Identity, call(libc::SYS_setresgid, [gid, gid, gid, 0, 0, 0]));
@@ -215,7 +240,13 @@ extern "C" fn program(argument: usize) -> ! {
     }
     must(Doing::Identity, set_capabilities(launch.capabilities));
     let nothing: u64 = 0;
-    must(Doing::Identity, call(libc::SYS_rt_sigprocmask, [libc::SIG_SETMASK as usize, &nothing as *const u64 as usize, 0, 8, 0, 0]));
+    must(
+        Doing::Identity,
+        call(
+            libc::SYS_rt_sigprocmask,
+            [libc::SIG_SETMASK as usize, &nothing as *const u64 as usize, 0, 8, 0, 0],
+        ),
+    );
     must(Doing::Directory, call(libc::SYS_chdir, [launch.cwd.as_ptr() as usize, 0, 0, 0, 0, 0]));
     // Whoever kills the tree says so here first and looks for this process afterwards: it sees the
     // word, or it is seen.
@@ -229,7 +260,17 @@ extern "C" fn program(argument: usize) -> ! {
     // if nothing better follows.
     let mut answer = -(libc::ENOENT as isize);
     for candidate in &launch.candidates {
-        let error = call(libc::SYS_execve, [candidate.as_ptr() as usize, launch.argv.as_ptr() as usize, launch.env.as_ptr() as usize, 0, 0, 0]);
+        let error = call(
+            libc::SYS_execve,
+            [
+                candidate.as_ptr() as usize,
+                launch.argv.as_ptr() as usize,
+                launch.env.as_ptr() as usize,
+                0,
+                0,
+                0,
+            ],
+        );
         match -error as i32 {
             libc::ENOENT | libc::ENOTDIR => {}
             libc::EACCES => answer = error,

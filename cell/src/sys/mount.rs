@@ -44,14 +44,20 @@ pub fn open_beneath(root: RawFd, path: &[u8], flags: i32, mode: u32, walk: Walk)
     let path = cstring(path)?;
     // SAFETY: the kernel reads one NUL-terminated path and one open_how of the stated size.
     check(unsafe {
-        libc::syscall(libc::SYS_openat2, root, path.as_ptr(), &how as *const OpenHow, std::mem::size_of::<OpenHow>())
+        libc::syscall(
+            libc::SYS_openat2,
+            root,
+            path.as_ptr(),
+            &how as *const OpenHow,
+            std::mem::size_of::<OpenHow>(),
+        )
     })
     .map(from_raw)
 }
 
-
 pub fn mount(source: &str, target: &[u8], kind: &str, flags: u64, options: &[u8]) -> io::Result<()> {
-    let (source, target, kind, options) = (cstring(source)?, cstring(target)?, cstring(kind)?, cstring(options)?);
+    let (source, target, kind, options) =
+        (cstring(source)?, cstring(target)?, cstring(kind)?, cstring(options)?);
     // SAFETY: four NUL-terminated strings that outlive the call.
     check(unsafe {
         libc::mount(source.as_ptr(), target.as_ptr(), kind.as_ptr(), flags, options.as_ptr().cast())
@@ -64,7 +70,13 @@ pub fn make_private() -> io::Result<()> {
     let root = cstring("/")?;
     // SAFETY: changes propagation flags only.
     check(unsafe {
-        libc::mount(std::ptr::null(), root.as_ptr(), std::ptr::null(), libc::MS_REC | libc::MS_PRIVATE, std::ptr::null())
+        libc::mount(
+            std::ptr::null(),
+            root.as_ptr(),
+            std::ptr::null(),
+            libc::MS_REC | libc::MS_PRIVATE,
+            std::ptr::null(),
+        )
     } as libc::c_long)?;
     Ok(())
 }
@@ -160,9 +172,8 @@ pub fn readlinkat(dir: RawFd, path: &[u8]) -> io::Result<Vec<u8>> {
     let path = cstring(path)?;
     let mut buffer = vec![0u8; 4096];
     // SAFETY: the kernel writes at most `buffer.len()` bytes.
-    let n = check(unsafe {
-        libc::readlinkat(dir, path.as_ptr(), buffer.as_mut_ptr().cast(), buffer.len())
-    } as libc::c_long)?;
+    let n = check(unsafe { libc::readlinkat(dir, path.as_ptr(), buffer.as_mut_ptr().cast(), buffer.len()) }
+        as libc::c_long)?;
     buffer.truncate(n as usize);
     Ok(buffer)
 }
@@ -231,12 +242,14 @@ pub fn space(path: &[u8]) -> io::Result<[u64; 5]> {
 /// Modification time, in nanoseconds, of the object itself (a link is not followed).
 pub fn set_times(dir: RawFd, path: &[u8], mtime_ns: i64) -> io::Result<()> {
     let path = cstring(path)?;
-    let time = libc::timespec { tv_sec: mtime_ns.div_euclid(1_000_000_000), tv_nsec: mtime_ns.rem_euclid(1_000_000_000) };
+    let time = libc::timespec {
+        tv_sec: mtime_ns.div_euclid(1_000_000_000),
+        tv_nsec: mtime_ns.rem_euclid(1_000_000_000),
+    };
     let times = [time, time];
     // SAFETY: the kernel reads a NUL-terminated path and two timespecs.
-    check(unsafe {
-        libc::utimensat(dir, path.as_ptr(), times.as_ptr(), libc::AT_SYMLINK_NOFOLLOW)
-    } as libc::c_long)?;
+    check(unsafe { libc::utimensat(dir, path.as_ptr(), times.as_ptr(), libc::AT_SYMLINK_NOFOLLOW) }
+        as libc::c_long)?;
     Ok(())
 }
 
@@ -285,7 +298,8 @@ pub fn inotify() -> io::Result<OwnedFd> {
 pub fn inotify_add(fd: &impl AsRawFd, path: &[u8], mask: u32) -> io::Result<i32> {
     let path = cstring(path)?;
     // SAFETY: NUL-terminated path.
-    check(unsafe { libc::inotify_add_watch(fd.as_raw_fd(), path.as_ptr(), mask) } as libc::c_long).map(|wd| wd as i32)
+    check(unsafe { libc::inotify_add_watch(fd.as_raw_fd(), path.as_ptr(), mask) } as libc::c_long)
+        .map(|wd| wd as i32)
 }
 
 pub fn chmodat(dir: RawFd, path: &[u8], mode: u32) -> io::Result<()> {

@@ -99,9 +99,7 @@ pub fn kill(pid: Pid, signal: i32) -> io::Result<()> {
 
 pub fn pidfd_kill(pidfd: &impl AsRawFd, signal: i32) -> io::Result<()> {
     // SAFETY: a pidfd always names the process it was made for, or nothing.
-    check(unsafe {
-        libc::syscall(libc::SYS_pidfd_send_signal, pidfd.as_raw_fd(), signal, 0usize, 0u32)
-    })?;
+    check(unsafe { libc::syscall(libc::SYS_pidfd_send_signal, pidfd.as_raw_fd(), signal, 0usize, 0u32) })?;
     Ok(())
 }
 
@@ -216,9 +214,7 @@ fn set_mask(how: i32, signals: &[i32]) -> io::Result<()> {
     }
     // The kernel's own call, with its 64-bit set: libc's hides two real-time signals.
     // SAFETY: the kernel reads eight bytes.
-    check(unsafe {
-        libc::syscall(libc::SYS_rt_sigprocmask, how, &bits as *const u64, 0usize, 8usize)
-    })?;
+    check(unsafe { libc::syscall(libc::SYS_rt_sigprocmask, how, &bits as *const u64, 0usize, 8usize) })?;
     Ok(())
 }
 
@@ -229,9 +225,7 @@ pub fn pause_until_continued() -> io::Result<()> {
     let bits: u64 = 1 << (libc::SIGCONT - 1);
     set_mask(libc::SIG_BLOCK, &[libc::SIGCONT])?;
     // SAFETY: the kernel reads eight bytes; a null info and a null time are allowed.
-    check(unsafe {
-        libc::syscall(libc::SYS_rt_sigtimedwait, &bits as *const u64, 0usize, 0usize, 8usize)
-    })?;
+    check(unsafe { libc::syscall(libc::SYS_rt_sigtimedwait, &bits as *const u64, 0usize, 0usize, 8usize) })?;
     Ok(())
 }
 

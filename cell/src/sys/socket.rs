@@ -11,9 +11,8 @@ pub const MAX_FDS: usize = 8;
 pub fn pair(kind: i32) -> io::Result<(OwnedFd, OwnedFd)> {
     let mut fds = [0; 2];
     // SAFETY: the kernel fills the two-element array.
-    check(unsafe {
-        libc::socketpair(libc::AF_UNIX, kind | libc::SOCK_CLOEXEC, 0, fds.as_mut_ptr())
-    } as libc::c_long)?;
+    check(unsafe { libc::socketpair(libc::AF_UNIX, kind | libc::SOCK_CLOEXEC, 0, fds.as_mut_ptr()) }
+        as libc::c_long)?;
     Ok((from_raw(fds[0].into()), from_raw(fds[1].into())))
 }
 
@@ -42,7 +41,11 @@ pub fn send(socket: RawFd, bytes: &[u8], fds: &[RawFd]) -> io::Result<usize> {
             (*header).cmsg_level = libc::SOL_SOCKET;
             (*header).cmsg_type = libc::SCM_RIGHTS;
             (*header).cmsg_len = libc::CMSG_LEN(payload) as _;
-            std::ptr::copy_nonoverlapping(fds.as_ptr().cast::<u8>(), libc::CMSG_DATA(header), payload as usize);
+            std::ptr::copy_nonoverlapping(
+                fds.as_ptr().cast::<u8>(),
+                libc::CMSG_DATA(header),
+                payload as usize,
+            );
         }
     }
     loop {
@@ -148,9 +151,9 @@ pub fn shutdown_write(socket: RawFd) -> io::Result<()> {
 /// Bring the loopback of a fresh network namespace up.
 pub fn raise_loopback() -> io::Result<()> {
     // SAFETY: creates a descriptor.
-    let socket = check(unsafe {
-        libc::socket(libc::AF_INET, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0)
-    } as libc::c_long)
+    let socket = check(
+        unsafe { libc::socket(libc::AF_INET, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0) } as libc::c_long
+    )
     .map(from_raw)?;
     // SAFETY: an all-zero ifreq is valid.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };

@@ -39,14 +39,18 @@ pub fn join_new_keyring() -> io::Result<()> {
 pub fn set_rlimit(resource: u32, soft: u64, hard: u64) -> io::Result<()> {
     let limit = libc::rlimit64 { rlim_cur: soft, rlim_max: hard };
     // SAFETY: the kernel reads one rlimit64 and is given nowhere to write the old one.
-    check(unsafe { libc::syscall(libc::SYS_prlimit64, 0, resource, &limit as *const libc::rlimit64, 0usize) })?;
+    check(unsafe {
+        libc::syscall(libc::SYS_prlimit64, 0, resource, &limit as *const libc::rlimit64, 0usize)
+    })?;
     Ok(())
 }
 
 pub fn get_rlimit(resource: u32) -> io::Result<(u64, u64)> {
     let mut limit = libc::rlimit64 { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: the kernel writes one rlimit64.
-    check(unsafe { libc::syscall(libc::SYS_prlimit64, 0, resource, 0usize, &mut limit as *mut libc::rlimit64) })?;
+    check(unsafe {
+        libc::syscall(libc::SYS_prlimit64, 0, resource, 0usize, &mut limit as *mut libc::rlimit64)
+    })?;
     Ok((limit.rlim_cur, limit.rlim_max))
 }
 
@@ -125,7 +129,12 @@ pub fn load_filter(program: &[Instruction]) -> io::Result<()> {
     let program = Program { length, filter: program.as_ptr() };
     // SAFETY: the kernel copies `length` instructions, laid out as struct sock_filter.
     let result = check(unsafe {
-        libc::syscall(libc::SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_TSYNC, &program as *const Program)
+        libc::syscall(
+            libc::SYS_seccomp,
+            SECCOMP_SET_MODE_FILTER,
+            SECCOMP_FILTER_FLAG_TSYNC,
+            &program as *const Program,
+        )
     })?;
     // With TSYNC a positive result is the id of a thread that could not be brought along.
     if result != 0 {
@@ -158,7 +167,10 @@ pub fn landlock_ruleset(handled_fs: u64, scoped: u64, version: u32) -> io::Resul
         _ => 24,
     };
     // SAFETY: the kernel reads `size` bytes, at most the whole struct.
-    check(unsafe { libc::syscall(libc::SYS_landlock_create_ruleset, &attr as *const RulesetAttr, size, 0u32) }).map(from_raw)
+    check(unsafe {
+        libc::syscall(libc::SYS_landlock_create_ruleset, &attr as *const RulesetAttr, size, 0u32)
+    })
+    .map(from_raw)
 }
 
 pub fn landlock_allow(ruleset: &impl AsRawFd, access: u64, parent: &impl AsRawFd) -> io::Result<()> {
@@ -171,7 +183,13 @@ pub fn landlock_allow(ruleset: &impl AsRawFd, access: u64, parent: &impl AsRawFd
     let rule = PathBeneath { access, parent: parent.as_raw_fd() };
     // SAFETY: the kernel reads one packed struct.
     check(unsafe {
-        libc::syscall(libc::SYS_landlock_add_rule, ruleset.as_raw_fd(), RULE_PATH_BENEATH, &rule as *const PathBeneath, 0u32)
+        libc::syscall(
+            libc::SYS_landlock_add_rule,
+            ruleset.as_raw_fd(),
+            RULE_PATH_BENEATH,
+            &rule as *const PathBeneath,
+            0u32,
+        )
     })?;
     Ok(())
 }

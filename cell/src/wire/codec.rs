@@ -91,7 +91,10 @@ impl<'a> Reader<'a> {
     }
 
     /// A list. Each item takes at least one byte, so a count beyond the rest is refused first.
-    pub fn list<T>(&mut self, mut each: impl FnMut(&mut Self) -> Result<T, Malformed>) -> Result<Vec<T>, Malformed> {
+    pub fn list<T>(
+        &mut self,
+        mut each: impl FnMut(&mut Self) -> Result<T, Malformed>,
+    ) -> Result<Vec<T>, Malformed> {
         let count = self.u32()? as usize;
         if count > self.rest.len() {
             return Err(Malformed("a list longer than its frame"));

@@ -85,13 +85,30 @@ pub struct Exited {
 #[derive(Debug, PartialEq, Eq, Clone)]
 pub enum ToHost {
     /// The guest is there; what it found to be true of itself, as `name=value` lines.
-    Hello { generation: u8, facts: Vec<u8> },
-    Started { pid: u32 },
+    Hello {
+        generation: u8,
+        facts: Vec<u8>,
+    },
+    Started {
+        pid: u32,
+    },
     Exited(Exited),
-    Failed { errno: u32, step: Vec<u8>, detail: Vec<u8> },
-    Data { stream: u8, bytes: Vec<u8> },
-    Close { stream: u8 },
-    Credit { stream: u8, bytes: u32 },
+    Failed {
+        errno: u32,
+        step: Vec<u8>,
+        detail: Vec<u8>,
+    },
+    Data {
+        stream: u8,
+        bytes: Vec<u8>,
+    },
+    Close {
+        stream: u8,
+    },
+    Credit {
+        stream: u8,
+        bytes: u32,
+    },
     Pong,
 }
 

@@ -12,7 +12,11 @@ const MOVE: u8 = 6;
 
 /// A line of the golden file, which the host's tests read too.
 pub fn golden(name: &str) -> Vec<u8> {
-    golden_lines().into_iter().find(|(known, _)| known == name).unwrap_or_else(|| panic!("no golden line {name}")).1
+    golden_lines()
+        .into_iter()
+        .find(|(known, _)| known == name)
+        .unwrap_or_else(|| panic!("no golden line {name}"))
+        .1
 }
 
 fn golden_lines() -> Vec<(String, Vec<u8>)> {
@@ -20,7 +24,8 @@ fn golden_lines() -> Vec<(String, Vec<u8>)> {
     text.lines()
         .map(|line| {
             let (name, hex) = line.split_once(' ').expect("a line is `name hex`");
-            let bytes = (0..hex.len()).step_by(2).map(|at| u8::from_str_radix(&hex[at..at + 2], 16).expect("hex"));
+            let bytes =
+                (0..hex.len()).step_by(2).map(|at| u8::from_str_radix(&hex[at..at + 2], 16).expect("hex"));
             (name.to_string(), bytes.collect())
         })
         .collect()
@@ -146,7 +151,11 @@ fn one_byte_more_or_less_is_refused() {
 
 #[test]
 fn frames_may_be_cut_anywhere() {
-    let whole: Vec<u8> = golden_lines().into_iter().filter(|(name, _)| name.starts_with("to-guest")).flat_map(|(_, b)| b).collect();
+    let whole: Vec<u8> = golden_lines()
+        .into_iter()
+        .filter(|(name, _)| name.starts_with("to-guest"))
+        .flat_map(|(_, b)| b)
+        .collect();
     let frames = |size: usize| {
         let mut assembler = Assembler::new(MAX_TO_GUEST);
         let mut found = Vec::new();
@@ -166,7 +175,14 @@ fn frames_may_be_cut_anywhere() {
 
 #[test]
 fn a_frame_of_a_forbidden_length_is_refused_before_it_arrives() {
-    for (length, refused) in [(0u32, true), (4, true), (5, false), (MAX_TO_GUEST as u32, false), (MAX_TO_GUEST as u32 + 1, true), (u32::MAX, true)] {
+    for (length, refused) in [
+        (0u32, true),
+        (4, true),
+        (5, false),
+        (MAX_TO_GUEST as u32, false),
+        (MAX_TO_GUEST as u32 + 1, true),
+        (u32::MAX, true),
+    ] {
         let mut assembler = Assembler::new(MAX_TO_GUEST);
         assembler.feed(&length.to_le_bytes());
         assert_eq!(assembler.next().is_err(), refused, "{length}");
@@ -179,19 +195,23 @@ fn a_plan_is_understood() {
     assert!(plan.stream_transport && plan.allow_setgroups && plan.deny_set_id_bits && plan.landlock);
     assert!(!plan.allow_ptrace);
     assert_eq!(plan.hostname, b"cell");
-    let maps: Vec<_> = plan.uid_map.iter().chain(&plan.gid_map).map(|r| (r.inside, r.outside, r.count)).collect();
+    let maps: Vec<_> =
+        plan.uid_map.iter().chain(&plan.gid_map).map(|r| (r.inside, r.outside, r.count)).collect();
     assert_eq!(maps, [(0, 300_000, 65_536), (0, 300_000, 1000), (1000, 365_536, 64_536)]);
     assert_eq!((plan.init_uid, plan.init_gid), (0, 1));
-    let limits: Vec<_> = plan.limits.iter().map(|l| (l.group, l.file.as_slice(), l.value.as_slice())).collect();
+    let limits: Vec<_> =
+        plan.limits.iter().map(|l| (l.group, l.file.as_slice(), l.value.as_slice())).collect();
     assert_eq!(limits, [(0, &b"memory.limit_in_bytes"[..], &b"1024"[..]), (255, b"pids.max", b"2")]);
     assert_eq!((plan.disk_bytes, plan.inodes, plan.shm_bytes), (1 << 31, 200_000, 1 << 26));
-    let layers: Vec<_> = plan.layers.iter().map(|l| (l.source.as_slice(), l.target.as_slice(), l.idmap, l.writable)).collect();
+    let layers: Vec<_> =
+        plan.layers.iter().map(|l| (l.source.as_slice(), l.target.as_slice(), l.idmap, l.writable)).collect();
     assert_eq!(layers, [(&b"/usr"[..], &b"usr"[..], true, false), (b"/opt", b"opt", false, true)]);
     assert_eq!(plan.links, [(b"bin".to_vec(), b"usr/bin".to_vec())]);
     let dir = &plan.dirs[0];
     assert_eq!((dir.path.as_slice(), dir.uid, dir.gid, dir.mode), (&b"workspace"[..], 1000, 1001, 0o755));
     assert_eq!(plan.dirs.len(), 1);
-    let mounts: Vec<_> = plan.mounts.iter().map(|m| (m.source.as_slice(), m.target.as_slice(), m.write, m.owner)).collect();
+    let mounts: Vec<_> =
+        plan.mounts.iter().map(|m| (m.source.as_slice(), m.target.as_slice(), m.write, m.owner)).collect();
     let owner = Some(([1, 300_001], [2, 300_002]));
     assert_eq!(mounts, [(&b"/srv/\xff"[..], &b"data"[..], false, None), (b"/srv/w", b"w", true, owner)]);
     assert_eq!(plan.masks, [b"/proc/kcore".to_vec()]);
@@ -220,25 +240,37 @@ fn what_the_launcher_is_told_is_understood() {
             _ => panic!("{name} is no configuration"),
         };
         assert_eq!(configuration.directory, b"/run/cloister/1");
-        let groups: Vec<_> = configuration.groups.iter().map(|(dir, unified)| (dir.as_slice(), *unified)).collect();
+        let groups: Vec<_> =
+            configuration.groups.iter().map(|(dir, unified)| (dir.as_slice(), *unified)).collect();
         assert_eq!(groups, [(&b"/groups/memory"[..], false), (b"/groups/unified", true)]);
         assert_eq!(configuration.name, b"1");
         assert_eq!(configuration.etc, [b"ssl".to_vec(), b"mime.types".to_vec()]);
         let file = &configuration.files[0];
-        assert_eq!((file.path.as_slice(), file.mode, file.content.as_slice()), (&b"etc/hosts"[..], 0o644, &b"x\n"[..]));
+        assert_eq!(
+            (file.path.as_slice(), file.mode, file.content.as_slice()),
+            (&b"etc/hosts"[..], 0o644, &b"x\n"[..])
+        );
         match (configuration.ids, kind) {
             (Ids::Root, 0) | (Ids::Single, 2) => {}
             (Ids::Ranges { uids, gids, uid_helper, gid_helper }, 1) => {
                 assert_eq!(uids, [(100_000, 65_536)]);
                 assert_eq!(gids, [(200_000, 65_536), (300_000, 1)]);
-                assert_eq!((uid_helper.as_slice(), gid_helper.as_slice()), (&b"/usr/bin/newuidmap"[..], &b"/usr/bin/newgidmap"[..]));
+                assert_eq!(
+                    (uid_helper.as_slice(), gid_helper.as_slice()),
+                    (&b"/usr/bin/newuidmap"[..], &b"/usr/bin/newgidmap"[..])
+                );
             }
             _ => panic!("{name} gives other ids"),
         }
     }
-    assert!(matches!(launcher::decode(&golden("to-launcher-launch")), Ok(Request::Launch { id: 11, plan }) if plan == b"plan"));
+    assert!(
+        matches!(launcher::decode(&golden("to-launcher-launch")), Ok(Request::Launch { id: 11, plan }) if plan == b"plan")
+    );
     assert!(matches!(launcher::decode(&golden("to-launcher-destroy")), Ok(Request::Destroy { id: 11 })));
-    assert!(matches!(launcher::decode(&golden("to-launcher-freeze")), Ok(Request::Freeze { id: 11, frozen: true })));
+    assert!(matches!(
+        launcher::decode(&golden("to-launcher-freeze")),
+        Ok(Request::Freeze { id: 11, frozen: true })
+    ));
     assert!(launcher::decode(&[golden("to-launcher-destroy"), vec![0]].concat()).is_err());
 }
 
@@ -277,7 +309,8 @@ impl Dice {
                 2 => bytes.truncate(at),
                 3 => bytes.insert(at, self.next() as u8),
                 4 if bytes.len() >= at + 4 => {
-                    let extreme = [0, 1, 0x7FFF_FFFF, 0x8000_0000, u32::MAX, MAX_TO_GUEST as u32][self.below(6)];
+                    let extreme =
+                        [0, 1, 0x7FFF_FFFF, 0x8000_0000, u32::MAX, MAX_TO_GUEST as u32][self.below(6)];
                     bytes[at..at + 4].copy_from_slice(&extreme.to_le_bytes());
                 }
                 _ => {

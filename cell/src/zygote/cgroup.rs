@@ -36,18 +36,26 @@ impl Groups {
     /// Make the groups of one kind of hierarchy and write their limits. The unified one comes
     /// first, because clone places the guest there; the others are made while the guest works on
     /// its root. On an error the caller removes what was made.
-    pub fn make(&mut self, parents: &[Parent], unified: bool, name: &str, limits: &[Limit]) -> io::Result<()> {
+    pub fn make(
+        &mut self,
+        parents: &[Parent],
+        unified: bool,
+        name: &str,
+        limits: &[Limit],
+    ) -> io::Result<()> {
         self.name = name.to_owned();
         for (index, parent) in parents.iter().enumerate().filter(|(_, parent)| parent.unified == unified) {
             let at = parent.dir.as_raw_fd();
-            mount::mkdirat(at, name.as_bytes(), 0o755).map_err(|e| during(e, format!("making the group {name}")))?;
+            mount::mkdirat(at, name.as_bytes(), 0o755)
+                .map_err(|e| during(e, format!("making the group {name}")))?;
             self.made.push(parent.dir.clone());
             let group = fd::openat(at, name, libc::O_PATH | libc::O_DIRECTORY, 0)?;
             for limit in limits.iter().filter(|limit| usize::from(limit.group) == index) {
                 write(&group, limit)?;
             }
             if unified {
-                self.unified = Some(fd::openat(group.as_raw_fd(), ".", libc::O_RDONLY | libc::O_DIRECTORY, 0)?);
+                self.unified =
+                    Some(fd::openat(group.as_raw_fd(), ".", libc::O_RDONLY | libc::O_DIRECTORY, 0)?);
             } else {
                 self.doors.push(fd::openat(group.as_raw_fd(), "tasks", libc::O_WRONLY, 0)?);
             }
@@ -96,7 +104,14 @@ impl Groups {
 }
 
 fn write(group: &OwnedFd, limit: &Limit) -> io::Result<()> {
-    let words = || format!("writing {} to {}", String::from_utf8_lossy(&limit.value), String::from_utf8_lossy(&limit.file));
-    let file = fd::openat(group.as_raw_fd(), &limit.file, libc::O_WRONLY, 0).map_err(|e| during(e, words()))?;
+    let words = || {
+        format!(
+            "writing {} to {}",
+            String::from_utf8_lossy(&limit.value),
+            String::from_utf8_lossy(&limit.file)
+        )
+    };
+    let file =
+        fd::openat(group.as_raw_fd(), &limit.file, libc::O_WRONLY, 0).map_err(|e| during(e, words()))?;
     fd::write_all(file.as_raw_fd(), &limit.value).map_err(|e| during(e, words()))
 }

@@ -17,7 +17,8 @@ use std::os::unix::io::{AsRawFd, OwnedFd, RawFd};
 
 /// The network namespace is not among them: the launcher made it beforehand and lives in it, so
 /// that the guest inherits it without the right to change it.
-const NAMESPACES: i32 = libc::CLONE_NEWUSER | libc::CLONE_NEWNS | libc::CLONE_NEWPID | libc::CLONE_NEWIPC | libc::CLONE_NEWUTS;
+const NAMESPACES: i32 =
+    libc::CLONE_NEWUSER | libc::CLONE_NEWNS | libc::CLONE_NEWPID | libc::CLONE_NEWIPC | libc::CLONE_NEWUTS;
 const MAX_REPORT: usize = 4 * 1024;
 
 /// What every sandbox of this launcher is begun with, whatever its plan says.
@@ -66,7 +67,9 @@ impl Nursery {
         let number = sync.as_raw_fd();
         let finished = step(plan.drill, Step::Ids, || write_maps(plan, pid))
             .and_then(|()| step(plan.drill, Step::Trees, || self.send_trees(plan, pid, number)))
-            .and_then(|()| step(plan.drill, Step::Limits, || groups.make(&self.parents, false, &name, &plan.limits)))
+            .and_then(|()| {
+                step(plan.drill, Step::Limits, || groups.make(&self.parents, false, &name, &plan.limits))
+            })
             .and_then(|()| step(plan.drill, Step::Doors, || groups.hand_doors(number)));
         match finished {
             // One that gave up while we were still at work says itself at which of its steps.
@@ -78,7 +81,12 @@ impl Nursery {
         }
     }
 
-    fn clone_guest(&self, plan: &Plan, control: OwnedFd, groups: &Groups) -> io::Result<(Pid, OwnedFd, OwnedFd)> {
+    fn clone_guest(
+        &self,
+        plan: &Plan,
+        control: OwnedFd,
+        groups: &Groups,
+    ) -> io::Result<(Pid, OwnedFd, OwnedFd)> {
         let (ours, theirs) = socket::pair(libc::SOCK_SEQPACKET)?;
         let owner = plan.uid_map.first().map_or(0, |range| range.outside);
         match rootless::clone_owned_by(owner, NAMESPACES, groups.clone_target())? {
@@ -90,7 +98,8 @@ impl Nursery {
     /// In the child: from here on nothing returns to the launcher.
     fn become_guest(&self, plan: &Plan, control: OwnedFd, sync: OwnedFd) -> ! {
         let options = Options { allow_ptrace: plan.allow_ptrace, deny_set_id_bits: plan.deny_set_id_bits };
-        let filter = self.filters.iter().find(|(known, _)| *known == options).map(|(_, filter)| filter.as_slice());
+        let filter =
+            self.filters.iter().find(|(known, _)| *known == options).map(|(_, filter)| filter.as_slice());
         let held = Inheritance { control, sync: sync.as_raw_fd() };
         match contain(plan, filter.unwrap_or(&[]), &held) {
             // What it found to be true goes to the host with its first words.
@@ -239,7 +248,11 @@ fn abandon(groups: &mut Groups, child: Option<(Pid, &OwnedFd)>) {
 
 fn parse_complaint(bytes: &[u8]) -> Result<Complaint, Malformed> {
     let mut r = Reader::new(bytes);
-    let complaint = Complaint { step: r.bytes()?, errno: r.u32()? as i32, detail: String::from_utf8_lossy(&r.bytes()?).into_owned() };
+    let complaint = Complaint {
+        step: r.bytes()?,
+        errno: r.u32()? as i32,
+        detail: String::from_utf8_lossy(&r.bytes()?).into_owned(),
+    };
     r.end()?;
     Ok(complaint)
 }

@@ -69,7 +69,12 @@ fn configuration(r: &mut Reader<'_>) -> Result<Configuration, Malformed> {
     let range = |r: &mut Reader<'_>| Ok((r.u32()?, r.u32()?));
     let ids = match r.u8()? {
         0 => Ids::Root,
-        1 => Ids::Ranges { uids: r.list(range)?, gids: r.list(range)?, uid_helper: r.bytes()?, gid_helper: r.bytes()? },
+        1 => Ids::Ranges {
+            uids: r.list(range)?,
+            gids: r.list(range)?,
+            uid_helper: r.bytes()?,
+            gid_helper: r.bytes()?,
+        },
         2 => Ids::Single,
         _ => return Err(Malformed("unknown kind of ids")),
     };

@@ -18,13 +18,13 @@ use crate::plan::Plan;
 use crate::sys::fd::Epoll;
 use crate::sys::{libc, process, socket, wall};
 use crate::wire::codec::Writer;
-use launch::{Cell, Nursery};
-use views::Views;
 use cgroup::Parent;
+use launch::{Cell, Nursery};
 use message::{Configuration, Request, AWAKE, FAILED, FROZEN, GONE, LAUNCHED, READY};
 use std::collections::HashMap;
 use std::io;
 use std::os::unix::io::{AsRawFd, OwnedFd, RawFd};
+use views::Views;
 
 const HOST: u64 = 0;
 const MAX_REQUEST: usize = 512 * 1024;
@@ -56,10 +56,20 @@ pub fn serve(control: RawFd) -> io::Result<()> {
     process::umask(0o022);
     // Signals of a terminal are for the program that started us; we end when it closes the socket.
     process::block_all_signals()?;
-    let syscalls = seccomp::table::lines().map_err(|text| io::Error::new(io::ErrorKind::InvalidData, text))?;
+    let syscalls =
+        seccomp::table::lines().map_err(|text| io::Error::new(io::ErrorKind::InvalidData, text))?;
     let epoll = Epoll::new()?;
     epoll.add(host.as_raw_fd(), HOST, libc::EPOLLIN)?;
-    let mut zygote = Zygote { host, inbox: vec![0; MAX_REQUEST], epoll, syscalls, nursery: None, fresh_network: false, next_group: 0, cells: HashMap::new() };
+    let mut zygote = Zygote {
+        host,
+        inbox: vec![0; MAX_REQUEST],
+        epoll,
+        syscalls,
+        nursery: None,
+        fresh_network: false,
+        next_group: 0,
+        cells: HashMap::new(),
+    };
     zygote.tell(AWAKE, 0, |_| {})?;
     zygote.run()
 }
@@ -71,8 +81,20 @@ impl Zygote {
         while open || !self.cells.is_empty() {
             let lingering = self.cells.values().any(|cell| cell.reaped);
             // Made while nobody waits for anything, a launch under way least of all.
-            let make_network = open && self.nursery.is_some() && !self.fresh_network && self.cells.values().all(|cell| cell.reported);
-            self.epoll.wait(&mut ready, if make_network { 0 } else if lingering { RETRY_MS } else { -1 })?;
+            let make_network = open
+                && self.nursery.is_some()
+                && !self.fresh_network
+                && self.cells.values().all(|cell| cell.reported);
+            self.epoll.wait(
+                &mut ready,
+                if make_network {
+                    0
+                } else if lingering {
+                    RETRY_MS
+                } else {
+                    -1
+                },
+            )?;
             if ready.is_empty() && make_network {
                 network::enter_fresh()?;
                 self.fresh_network = true;
@@ -137,14 +159,19 @@ impl Zygote {
     fn configure(&mut self, configuration: &Configuration) -> io::Result<()> {
         rootless::enter(configuration)?;
         template::build(configuration)?;
-        let parents = configuration.groups.iter().map(|(path, unified)| Parent::open(path, *unified)).collect::<io::Result<Vec<_>>>()?;
+        let parents = configuration
+            .groups
+            .iter()
+            .map(|(path, unified)| Parent::open(path, *unified))
+            .collect::<io::Result<Vec<_>>>()?;
         let variants = [(false, false), (false, true), (true, false), (true, true)];
         let filters = variants
             .map(|(allow_ptrace, deny_set_id_bits)| Options { allow_ptrace, deny_set_id_bits })
             .map(|options| (options, seccomp::compile(&self.syscalls, options)))
             .to_vec();
         let name = String::from_utf8_lossy(&configuration.name).into_owned();
-        self.nursery = Some(Nursery { views: Views::part(&configuration.directory)?, name, parents, filters });
+        self.nursery =
+            Some(Nursery { views: Views::part(&configuration.directory)?, name, parents, filters });
         Ok(())
     }
 
@@ -155,12 +182,19 @@ impl Zygote {
         };
         let control = match (fds.pop(), fds.is_empty()) {
             (Some(control), true) => control,
-            _ => return self.tell_failed(id, b"plan", libc::EINVAL, "a launch carries exactly one descriptor"),
+            _ => {
+                return self.tell_failed(id, b"plan", libc::EINVAL, "a launch carries exactly one descriptor")
+            }
         };
         if self.cells.contains_key(&id) {
             return self.tell_failed(id, b"plan", libc::EEXIST, "this sandbox number is in use");
         }
-        let network = step(plan.drill, Step::Network, || if self.fresh_network { Ok(()) } else { network::enter_fresh() });
+        let network =
+            step(
+                plan.drill,
+                Step::Network,
+                || if self.fresh_network { Ok(()) } else { network::enter_fresh() },
+            );
         self.fresh_network = false;
         self.next_group += 1;
         let nursery = match &self.nursery {

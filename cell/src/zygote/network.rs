@@ -15,6 +15,7 @@ const ANY_PORT: &str = "/proc/sys/net/ipv4/ip_unprivileged_port_start";
 pub fn enter_fresh() -> io::Result<()> {
     wall::unshare(libc::CLONE_NEWNET).map_err(|e| during(e, "a network namespace"))?;
     socket::raise_loopback().map_err(|e| during(e, "raising the loopback"))?;
-    let port = fd::open(ANY_PORT, libc::O_WRONLY, 0).map_err(|e| during(e, "opening the lowest free port"))?;
+    let port =
+        fd::open(ANY_PORT, libc::O_WRONLY, 0).map_err(|e| during(e, "opening the lowest free port"))?;
     fd::write_all(port.as_raw_fd(), b"0")
 }

@@ -48,7 +48,8 @@ pub fn enter(configuration: &Configuration) -> io::Result<()> {
 }
 
 fn enter_namespace() -> io::Result<()> {
-    wall::unshare(libc::CLONE_NEWUSER).map_err(|e| during(e, "this host lets ordinary users make no user namespaces"))?;
+    wall::unshare(libc::CLONE_NEWUSER)
+        .map_err(|e| during(e, "this host lets ordinary users make no user namespaces"))?;
     NESTED.store(true, Ordering::Relaxed);
     Ok(())
 }
@@ -81,7 +82,8 @@ impl Helper {
         drop(go);
         let mut byte = [0u8; 1];
         let ready = fd::read(wait.as_raw_fd(), &mut byte).map_or(false, |n| n == 1);
-        let succeeded = ready && commands.iter().all(|(program, arguments)| run(program, target, arguments).unwrap_or(false));
+        let succeeded = ready
+            && commands.iter().all(|(program, arguments)| run(program, target, arguments).unwrap_or(false));
         process::exit(if succeeded { 0 } else { 1 });
     }
 
@@ -89,7 +91,10 @@ impl Helper {
         fd::write_all(self.go.as_raw_fd(), &[1])?;
         match process::reap(self.pid, true)? {
             Some(ended) if ended.status == 0 => Ok(()),
-            _ => Err(refuse(libc::EPERM, "newuidmap or newgidmap refused the ranges of /etc/subuid and /etc/subgid")),
+            _ => Err(refuse(
+                libc::EPERM,
+                "newuidmap or newgidmap refused the ranges of /etc/subuid and /etc/subgid",
+            )),
         }
     }
 }

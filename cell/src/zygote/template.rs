@@ -43,7 +43,8 @@ pub fn build(configuration: &Configuration) -> io::Result<()> {
     let etc = fd::openat(at, "etc", libc::O_PATH | libc::O_DIRECTORY, 0)?;
     let host = fd::open("/etc", libc::O_PATH | libc::O_DIRECTORY, 0)?;
     for name in &configuration.etc {
-        copy(host.as_raw_fd(), etc.as_raw_fd(), name, 0).map_err(|e| during(e, format!("copying /etc/{}", String::from_utf8_lossy(name))))?;
+        copy(host.as_raw_fd(), etc.as_raw_fd(), name, 0)
+            .map_err(|e| during(e, format!("copying /etc/{}", String::from_utf8_lossy(name))))?;
     }
     for file in &configuration.files {
         write(etc.as_raw_fd(), &file.path, file.mode, &file.content)?;
@@ -78,7 +79,9 @@ fn copy(from: i32, to: i32, name: &[u8], depth: usize) -> io::Result<()> {
     };
     let mode = stat.st_mode & 0o7777;
     match stat.st_mode & libc::S_IFMT {
-        libc::S_IFLNK => make_parents(to, name).and_then(|()| mount::symlinkat(&mount::readlinkat(from, name)?, to, name)),
+        libc::S_IFLNK => {
+            make_parents(to, name).and_then(|()| mount::symlinkat(&mount::readlinkat(from, name)?, to, name))
+        }
         libc::S_IFREG if mode & 0o004 != 0 && stat.st_size as u64 <= MAX_FILE => {
             make_parents(to, name)?;
             let source = fd::openat(from, name, libc::O_RDONLY | libc::O_NOFOLLOW, 0)?;

@@ -20,7 +20,8 @@ impl Views {
         wall::unshare(libc::CLONE_NEWNS).map_err(|e| during(e, "a second view of the mounts"))?;
         let root = fd::open(directory, libc::O_PATH | libc::O_DIRECTORY, 0)?;
         let point = fd::openat(root.as_raw_fd(), "proc", libc::O_PATH | libc::O_DIRECTORY, 0)?;
-        mount::attach(&mount::open_tree(libc::AT_FDCWD, b"/proc")?, &point).map_err(|e| during(e, "keeping /proc"))?;
+        mount::attach(&mount::open_tree(libc::AT_FDCWD, b"/proc")?, &point)
+            .map_err(|e| during(e, "keeping /proc"))?;
         mount::fchdir(&root)?;
         mount::pivot_here().map_err(|e| during(e, "leaving the host's mounts"))?;
         Ok(Views { full, slim: here()? })

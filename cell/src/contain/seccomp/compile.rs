@@ -106,7 +106,8 @@ fn leaves(lines: &[Line], options: Options) -> Vec<Leaf> {
         if line.number > next {
             add(next, unknown.clone());
         }
-        let create = rules::CREATE_MODE.iter().find(|(name, _)| options.deny_set_id_bits && *name == line.name);
+        let create =
+            rules::CREATE_MODE.iter().find(|(name, _)| options.deny_set_id_bits && *name == line.name);
         let code = match (line.action, create) {
             (Action::When(rule), _) => verdict(&|block| rules::write(block, rule, line.name, options)),
             (_, Some((_, argument))) => verdict(&|block| rules::write_create(block, *argument)),

@@ -123,7 +123,8 @@ pub fn write(block: &mut Block, rule: Rule, name: &str, options: Options) {
 }
 
 /// Creating a file can set the bits too; these calls are plain `allow` in the table.
-pub const CREATE_MODE: &[(&str, u32)] = &[("open", 2), ("openat", 3), ("creat", 1), ("mkdir", 1), ("mkdirat", 2)];
+pub const CREATE_MODE: &[(&str, u32)] =
+    &[("open", 2), ("openat", 3), ("creat", 1), ("mkdir", 1), ("mkdirat", 2)];
 
 pub fn write_create(block: &mut Block, argument: u32) {
     block.argument(argument);
@@ -173,7 +174,7 @@ fn socket(block: &mut Block) {
 fn others(block: &mut Block, name: &str) {
     const GUEST: u32 = 1;
     let by_kind: Option<u32> = match name {
-        "setpriority" => Some(libc::PRIO_USER as u32),
+        "setpriority" => Some(libc::PRIO_USER),
         "ioprio_set" => Some(IOPRIO_WHO_USER),
         _ => None,
     };

@@ -11,7 +11,8 @@ pub fn stat(file: &File, output: RawFd) -> Result<(), Trouble> {
     let flags = if file.flags & FOLLOW != 0 { 0 } else { libc::AT_SYMLINK_NOFOLLOW };
     let stat = mount::statat(libc::AT_FDCWD, &file.path, flags)?;
     let mut out = Writer::default();
-    let target = if is(&stat, libc::S_IFLNK) { mount::readlinkat(libc::AT_FDCWD, &file.path)? } else { Vec::new() };
+    let target =
+        if is(&stat, libc::S_IFLNK) { mount::readlinkat(libc::AT_FDCWD, &file.path)? } else { Vec::new() };
     record(&mut out, &file.path, &stat, &target);
     fd::write_all(output, &out.bytes).map_err(Trouble::from)
 }
@@ -28,7 +29,11 @@ pub fn list(file: &File, output: RawFd) -> Result<(), Trouble> {
         left -= 1;
         // One that vanished since it was listed is not an error of the listing.
         if let Some(stat) = look(at, name)? {
-            let target = if is(&stat, libc::S_IFLNK) { mount::readlinkat(at, name).unwrap_or_default() } else { Vec::new() };
+            let target = if is(&stat, libc::S_IFLNK) {
+                mount::readlinkat(at, name).unwrap_or_default()
+            } else {
+                Vec::new()
+            };
             record(&mut out, name, &stat, &target);
         }
         if out.bytes.len() > 64 * 1024 {

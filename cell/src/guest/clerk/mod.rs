@@ -59,7 +59,14 @@ pub fn trouble(errno: i32) -> Trouble {
     io::Error::from_raw_os_error(errno).into()
 }
 
-pub fn start(house: &House, jobs: &mut Jobs, ducts: &mut Vec<Duct>, id: u32, file: &File, fds: Vec<OwnedFd>) -> Result<(), Refused> {
+pub fn start(
+    house: &House,
+    jobs: &mut Jobs,
+    ducts: &mut Vec<Duct>,
+    id: u32,
+    file: &File,
+    fds: Vec<OwnedFd>,
+) -> Result<(), Refused> {
     let (input, output) = ends(house, ducts, id, fds).map_err(Refused::at("streams"))?;
     let slot = jobs.slots.take().ok_or(Refused { step: "file", errno: libc::EAGAIN })?;
     let pid = match process::fork() {

@@ -138,7 +138,8 @@ pub fn unpack(path: &[u8], input: RawFd) -> Result<(), Trouble> {
         if !read_exact(input, &mut head[1..])? {
             return Err(trouble(libc::ECANCELED));
         }
-        let number = |from: usize| u64::from_le_bytes([0, 1, 2, 3, 4, 5, 6, 7].map(|i: usize| head[from + i]));
+        let number =
+            |from: usize| u64::from_le_bytes([0, 1, 2, 3, 4, 5, 6, 7].map(|i: usize| head[from + i]));
         let mode = u32::from_le_bytes([head[1], head[2], head[3], head[4]]) & 0o777;
         let (mtime, size) = (number(5) as i64, number(13));
         let name = read_name(input)?;

@@ -65,7 +65,12 @@ pub fn write(file: &File, input: RawFd) -> Result<(), Trouble> {
 
 /// Fill a file under another name and rename it when it is complete: a reader sees the old content
 /// or the new, and a source that breaks off leaves the old. `keep_mode` of a file that is there.
-pub fn replace(path: &[u8], mode: u32, keep_mode: bool, fill: impl FnOnce(&OwnedFd) -> Result<(), Trouble>) -> Result<(), Trouble> {
+pub fn replace(
+    path: &[u8],
+    mode: u32,
+    keep_mode: bool,
+    fill: impl FnOnce(&OwnedFd) -> Result<(), Trouble>,
+) -> Result<(), Trouble> {
     let mode = match mount::statat(libc::AT_FDCWD, path, libc::AT_SYMLINK_NOFOLLOW) {
         Ok(stat) => match stat.st_mode & libc::S_IFMT {
             libc::S_IFREG if keep_mode => stat.st_mode & 0o777,
@@ -81,14 +86,21 @@ pub fn replace(path: &[u8], mode: u32, keep_mode: bool, fill: impl FnOnce(&Owned
         Ok(target) => {
             let outcome = fill(&target)
                 .and_then(|()| mount::fchmod(&target, mode).map_err(Trouble::from))
-                .and_then(|()| mount::renameat(libc::AT_FDCWD, &draft, libc::AT_FDCWD, path, true).map_err(Trouble::from));
+                .and_then(|()| {
+                    mount::renameat(libc::AT_FDCWD, &draft, libc::AT_FDCWD, path, true).map_err(Trouble::from)
+                });
             if outcome.is_err() {
                 mount::unlinkat(libc::AT_FDCWD, &draft, false)?;
             }
             outcome
         }
         // No new names may be made here, or none this long: write in place, as an editor would.
-        Err(error) if matches!(error.raw_os_error(), Some(libc::EACCES | libc::EPERM | libc::EROFS | libc::ENAMETOOLONG)) => {
+        Err(error)
+            if matches!(
+                error.raw_os_error(),
+                Some(libc::EACCES | libc::EPERM | libc::EROFS | libc::ENAMETOOLONG)
+            ) =>
+        {
             let flags = libc::O_WRONLY | libc::O_CREAT | libc::O_TRUNC | libc::O_NONBLOCK | libc::O_NOFOLLOW;
             fill(&fd::open(path, flags, mode)?)
         }

@@ -41,7 +41,12 @@ struct Watcher {
 
 pub fn watch(file: &File, output: RawFd) -> Result<(), Trouble> {
     let stat = mount::statat(libc::AT_FDCWD, &file.path, 0)?;
-    let mut watcher = Watcher { inotify: mount::inotify()?, paths: HashMap::new(), recursive: file.flags & RECURSIVE != 0, output };
+    let mut watcher = Watcher {
+        inotify: mount::inotify()?,
+        paths: HashMap::new(),
+        recursive: file.flags & RECURSIVE != 0,
+        output,
+    };
     watcher.add(&file.path, is(&stat, libc::S_IFDIR))?;
     watcher.tell(READY, &file.path)?;
     watcher.run(&file.path)
@@ -59,7 +64,9 @@ impl Watcher {
                     self.paths.insert(number, path.clone());
                 }
                 // Gone again before it could be watched.
-                Err(error) if error.raw_os_error() == Some(libc::ENOENT) && !self.paths.is_empty() => continue,
+                Err(error) if error.raw_os_error() == Some(libc::ENOENT) && !self.paths.is_empty() => {
+                    continue
+                }
                 Err(error) => return Err(error.into()),
             }
             if !(directory && self.recursive) {
@@ -83,7 +90,8 @@ impl Watcher {
     fn run(&mut self, top: &[u8]) -> Result<(), Trouble> {
         let mut buffer = vec![0u8; 64 * 1024];
         loop {
-            let mut waits = [fd::wait_for(self.inotify.as_raw_fd(), libc::POLLIN), fd::wait_for(self.output, 0)];
+            let mut waits =
+                [fd::wait_for(self.inotify.as_raw_fd(), libc::POLLIN), fd::wait_for(self.output, 0)];
             fd::poll(&mut waits, -1)?;
             if waits[1].revents != 0 {
                 return Ok(());
@@ -91,7 +99,8 @@ impl Watcher {
             let n = fd::read(self.inotify.as_raw_fd(), &mut buffer)?;
             let mut at = 0;
             while at + 16 <= n {
-                let number = |offset: usize| u32::from_ne_bytes([0, 1, 2, 3].map(|i: usize| buffer[at + offset + i]));
+                let number =
+                    |offset: usize| u32::from_ne_bytes([0, 1, 2, 3].map(|i: usize| buffer[at + offset + i]));
                 let (watch, mask, length) = (number(0) as i32, number(4), number(12) as usize);
                 let raw = &buffer[at + 16..(at + 16 + length).min(n)];
                 let name = raw.split(|b| *b == 0).next().unwrap_or(raw).to_vec();

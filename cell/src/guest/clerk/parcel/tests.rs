@@ -64,7 +64,8 @@ fn a_file_is_packed_as_golden() {
     let path = scratch.join("any-name");
     fs::write(&path, b"one").expect("a file");
     fs::set_permissions(&path, fs::Permissions::from_mode(0o751)).expect("its mode");
-    crate::sys::mount::set_times(crate::sys::libc::AT_FDCWD, raw(&path), 1_234_567_890_123_456_789).expect("its time");
+    crate::sys::mount::set_times(crate::sys::libc::AT_FDCWD, raw(&path), 1_234_567_890_123_456_789)
+        .expect("its time");
     let output = fs::File::create(scratch.join("out")).expect("an output");
     assert!(pack(raw(&path), output.as_raw_fd()).is_ok());
     assert_eq!(fs::read(scratch.join("out")).expect("the parcel"), golden("parcel-file"));
@@ -120,7 +121,17 @@ fn a_watch_says_ready_as_golden_and_ends_when_nobody_listens() {
 }
 
 fn request(path: &[u8]) -> File {
-    File { operation: 0, uid: 0, gid: 0, path: path.to_vec(), other: Vec::new(), mode: 0, flags: 0, offset: 0, length: 0 }
+    File {
+        operation: 0,
+        uid: 0,
+        gid: 0,
+        path: path.to_vec(),
+        other: Vec::new(),
+        mode: 0,
+        flags: 0,
+        offset: 0,
+        length: 0,
+    }
 }
 
 /// Write entries by hand: kind, path, content.
