@@ -50,10 +50,11 @@ def attempt():
     return {"own": shown("/proc/uptime"), "answers": {path: shown(path) for path in paths}}
 """
 # Read without a secret in them: addresses are zero and page maps hold no frame numbers for those
-# without CAP_SYS_ADMIN in the host's namespace; the others are counts of the whole machine.
+# without CAP_SYS_ADMIN in the host's namespace; key-users lists ids of this namespace only, and
+# the others are counts of the whole machine.
 _RESIDUAL_READS = (
     *("/proc/iomem", "/proc/ioports", "/proc/self/pagemap", "/proc/modules"),
-    *("/proc/softirqs", "/proc/swaps", "/proc/zoneinfo", "/proc/schedstat"),
+    *("/proc/softirqs", "/proc/swaps", "/proc/zoneinfo", "/proc/schedstat", "/proc/key-users"),
 )
 
 
