@@ -18,7 +18,6 @@ pub fn close_inherited(held: &Inheritance) -> io::Result<()> {
 pub fn fresh() -> io::Result<()> {
     process::umask(0o022);
     wall::reset_priority()?;
-    wall::set_rlimit(libc::RLIMIT_CORE, 0, 0)?;
     die_with_launcher()
 }
 

@@ -39,7 +39,7 @@ steps! {
     Limits "limits" "launcher" "make the control groups of the other hierarchies, with their limits";
     Doors "doors" "launcher" "hand the guest the way into them";
     Fds "fds" "guest" "close every inherited descriptor but two";
-    Session "session" "guest" "umask 022, default priority, no core dumps, die with the launcher";
+    Session "session" "guest" "umask 022, default priority, die with the launcher";
     Keyring "keyring" "guest" "leave the caller's session keyring";
     Handover "handover" "guest" "take over the directories the launcher has opened";
     Identity "identity" "guest" "become the sandbox's own root, without supplementary groups";
@@ -51,7 +51,7 @@ steps! {
     Pivot "pivot" "guest" "make the new root the root; no host path exists after this";
     Join "join" "guest" "enter the control groups, and give up the last of the launcher's identity";
     CgroupView "cgroup-view" "guest" "own cgroup namespace, so that its path reads as the root";
-    Rlimits "rlimits" "guest" "set the resource limits of every process inside";
+    Rlimits "rlimits" "guest" "set the resource limits of every process inside; no core dumps";
     Capabilities "capabilities" "guest" "drop the bounding set to the profile, keep only what starting processes needs";
     NoNewPrivileges "no-new-privileges" "guest" "forbid gaining privileges by executing anything";
     Landlock "landlock" "guest" "second layer: no device nodes, no signals or abstract sockets outward, no mounts";

@@ -22,6 +22,10 @@ impl Parent {
     }
 }
 
+/// A process that waits for a disk stops late; one that never does is not waited for.
+const FREEZE_LOOKS: usize = 10;
+const FREEZE_WAIT_MS: i32 = 50;
+
 /// The groups of one sandbox, one in each hierarchy.
 #[derive(Default)]
 pub struct Groups {
@@ -76,14 +80,26 @@ impl Groups {
         Ok(())
     }
 
+    /// Stop or continue everything in the sandbox, and return once it has stopped.
     pub fn freeze(&self, frozen: bool) -> io::Result<()> {
-        match &self.unified {
-            Some(dir) => {
-                let file = fd::openat(dir.as_raw_fd(), "cgroup.freeze", libc::O_WRONLY, 0)?;
-                fd::write_all(file.as_raw_fd(), if frozen { b"1" } else { b"0" })
+        let dir = match &self.unified {
+            Some(dir) => dir.as_raw_fd(),
+            None => return Err(io::Error::from_raw_os_error(libc::EOPNOTSUPP)),
+        };
+        let events = fd::openat(dir, "cgroup.events", libc::O_RDONLY, 0)?;
+        let file = fd::openat(dir, "cgroup.freeze", libc::O_WRONLY, 0)?;
+        fd::write_all(file.as_raw_fd(), if frozen { b"1" } else { b"0" })?;
+        let wanted: &[u8] = if frozen { b"frozen 1" } else { b"frozen 0" };
+        for _ in 0..FREEZE_LOOKS {
+            let mut text = [0u8; 128];
+            let n = fd::pread(events.as_raw_fd(), &mut text, 0)?;
+            if text[..n].split(|byte| *byte == b'\n').any(|line| line == wanted) {
+                return Ok(());
             }
-            None => Err(io::Error::from_raw_os_error(libc::EOPNOTSUPP)),
+            // The kernel reports a change of this file as exceptional data.
+            fd::poll(&mut [fd::wait_for(events.as_raw_fd(), libc::POLLPRI)], FREEZE_WAIT_MS)?;
         }
+        Err(io::Error::from_raw_os_error(libc::EBUSY))
     }
 
     /// True once all are gone. A group stays busy until the kernel has forgotten its last process.

@@ -27,6 +27,7 @@ pub struct Nursery {
     pub name: String,
     pub parents: Vec<Parent>,
     pub filters: Vec<(Options, Vec<Instruction>)>,
+    pub keep_core_limit: bool,
 }
 
 /// A sandbox as the launcher knows it.
@@ -97,7 +98,11 @@ impl Nursery {
 
     /// In the child: from here on nothing returns to the launcher.
     fn become_guest(&self, plan: &Plan, control: OwnedFd, sync: OwnedFd) -> ! {
-        let options = Options { allow_ptrace: plan.allow_ptrace, deny_set_id_bits: plan.deny_set_id_bits };
+        let options = Options {
+            allow_ptrace: plan.allow_ptrace,
+            deny_set_id_bits: plan.deny_set_id_bits,
+            keep_core_limit: self.keep_core_limit,
+        };
         let filter =
             self.filters.iter().find(|(known, _)| *known == options).map(|(_, filter)| filter.as_slice());
         let held = Inheritance { control, sync: sync.as_raw_fd() };

@@ -164,14 +164,24 @@ impl Zygote {
             .iter()
             .map(|(path, unified)| Parent::open(path, *unified))
             .collect::<io::Result<Vec<_>>>()?;
+        let keep_core_limit = core_dumps_have_a_handler()?;
         let variants = [(false, false), (false, true), (true, false), (true, true)];
         let filters = variants
-            .map(|(allow_ptrace, deny_set_id_bits)| Options { allow_ptrace, deny_set_id_bits })
+            .map(|(allow_ptrace, deny_set_id_bits)| Options {
+                allow_ptrace,
+                deny_set_id_bits,
+                keep_core_limit,
+            })
             .map(|options| (options, seccomp::compile(&self.syscalls, options)))
             .to_vec();
         let name = String::from_utf8_lossy(&configuration.name).into_owned();
-        self.nursery =
-            Some(Nursery { views: Views::part(&configuration.directory)?, name, parents, filters });
+        self.nursery = Some(Nursery {
+            views: Views::part(&configuration.directory)?,
+            name,
+            parents,
+            filters,
+            keep_core_limit,
+        });
         Ok(())
     }
 
@@ -284,6 +294,12 @@ impl Zygote {
             other => other.map(|_| ()),
         }
     }
+}
+
+fn core_dumps_have_a_handler() -> io::Result<bool> {
+    let pattern = crate::sys::fd::open("/proc/sys/kernel/core_pattern", libc::O_RDONLY, 0)?;
+    let mut first = [0u8; 1];
+    Ok(crate::sys::fd::read(pattern.as_raw_fd(), &mut first)? == 1 && first[0] == b'|')
 }
 
 fn token(id: u64, report: bool) -> u64 {

@@ -14,7 +14,7 @@ from cloister.errors import (
     ProtocolViolation,
     RequestError,
 )
-from cloister.model import User, parse_user, quote
+from cloister.model import User, quote
 from cloister.sandbox.entries import (
     Change,
     Entry,
@@ -316,7 +316,7 @@ class Files:
                 "mode, offset, length and limit cannot be negative; a mode is at most 0o7777, "
                 "the others are less than 2**63"
             )
-        who = self._sandbox.policy.run_as if user is None else parse_user(user)
+        who = self._sandbox.permitted(user)
         return Errand(
             self._sandbox,
             operation,

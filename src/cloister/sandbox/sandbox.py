@@ -237,18 +237,21 @@ class Sandbox:
         stdin: bool,
     ) -> Process:
         argv = parse_command(command)
-        who = self.policy.run_as if user is None else self._permitted(argv, user)
+        who = self.permitted(user, argv)
         packed = self._surroundings.of(argv, who, terminal=pty is not None, further=env)
         where = os.fsencode(parse_cwd(os.fspath(cwd)))
         details = Command(argv, packed, where, who, pty, stdin)
         return Process(self.link, details, self._account, self._lost)
 
-    def _permitted(self, argv: tuple[bytes, ...], user: str | int | User) -> User:
+    def permitted(self, user: str | int | User | None, argv: tuple[bytes, ...] = ()) -> User:
+        """Return the user to act as, the policy's own unless named, or raise Denied."""
+        if user is None:
+            return self.policy.run_as
         who = parse_user(user)
         verdict = judge(Exec(argv, who), self.policy, (), 0.0)
         if verdict.effect is not Effect.ALLOW:
             raise Denied(
-                f"running as {who.uid}:{who.gid} is denied: {verdict.reason}", verdict=verdict
+                f"acting as {who.uid}:{who.gid} is denied: {verdict.reason}", verdict=verdict
             )
         return who
 

@@ -13,7 +13,7 @@ from cloister.sandbox import Files, Process, Sandbox
 PAIRS = [(Sandbox, blocking.Sandbox), (Files, blocking.Files), (Process, blocking.Process)]
 # Between the sandbox and its guest; nobody outside the loop can use them.
 OF_THE_WIRE = {"Sandbox.link", "Process.begin", "Process.hear", "Process.lost"}
-OF_THE_WIRE |= {"Process.wait_started", "Sandbox.enter", "Sandbox.leave"}
+OF_THE_WIRE |= {"Process.wait_started", "Sandbox.enter", "Sandbox.leave", "Sandbox.permitted"}
 # What a blocking method gives or takes differs from the asynchronous one, and only so.
 DIFFERENT = {
     "Sandbox.dial": "a socket instead of two streams",

@@ -37,6 +37,11 @@ impl Block {
         self.push(LOAD, 0, 0, OFFSET_ARGUMENTS + 8 * index);
     }
 
+    /// The upper half, for the one thing that has two: a pointer.
+    pub fn argument_high(&mut self, index: u32) {
+        self.push(LOAD, 0, 0, OFFSET_ARGUMENTS + 8 * index + 4);
+    }
+
     pub fn mask(&mut self, bits: u32) {
         self.push(AND, 0, 0, bits);
     }

@@ -57,6 +57,9 @@ const IOPRIO_WHO_USER: u32 = 3;
 pub struct Options {
     pub allow_ptrace: bool,
     pub deny_set_id_bits: bool,
+    /// The host hands core dumps to a program, which only a limit of exactly 1 byte prevents: then
+    /// nobody may change that limit, not even to 0.
+    pub keep_core_limit: bool,
 }
 
 /// Write the decision for one call. Every path of a block ends in a verdict.
@@ -118,7 +121,18 @@ pub fn write(block: &mut Block, rule: Rule, name: &str, options: Options) {
                 block.errno(EPERM);
             }
         }
-        Rule::Others => others(block, name),
+        Rule::Others => {
+            if options.keep_core_limit && name == "prlimit64" {
+                keep_core_limit(block, 1);
+            }
+            others(block, name);
+        }
+        Rule::Core => {
+            if options.keep_core_limit {
+                keep_core_limit(block, 0);
+            }
+            block.allow();
+        }
     }
 }
 
@@ -167,6 +181,21 @@ fn socket(block: &mut Block) {
         b.errno(EPERM);
     });
     block.errno(EPERM);
+}
+
+/// Answer that the limit of core dumps was set, and leave it. Asking for it (without a new value)
+/// works as ever. Programs that protect themselves lower it and take a refusal for an attack.
+fn keep_core_limit(block: &mut Block, resource: u32) {
+    let new_value = resource + 1;
+    block.argument(resource);
+    block.if_equal(libc::RLIMIT_CORE, |b| {
+        b.argument(new_value);
+        b.if_equal(0, |b| {
+            b.argument_high(new_value);
+            b.if_equal(0, Block::allow);
+        });
+        b.errno(0);
+    });
 }
 
 /// Changing another process takes no capability where the users are the same, and the sandbox's

@@ -22,6 +22,7 @@ pub enum Rule {
     Mode,
     Debug,
     Others,
+    Core,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -65,6 +66,7 @@ fn parse(text: &'static str) -> Option<Line> {
         "when:mode" => Action::When(Rule::Mode),
         "when:debug" => Action::When(Rule::Debug),
         "when:others" => Action::When(Rule::Others),
+        "when:core" => Action::When(Rule::Core),
         _ => return None,
     };
     Some(Line { number, name, word, action, reason })

@@ -143,11 +143,21 @@ def _host_mount(mount: Mount, user: User, identities: Identities, *, idmap: bool
     return HostMount(os.fsencode(source), str(mount.target).strip("/"), write, owner)
 
 
+def _core_limit() -> int:
+    """Return the limit under which the kernel makes no core dump.
+
+    0 prevents files. Where the host's pattern is a program, the kernel starts it all the same,
+    as root and outside, unless the limit is exactly 1.
+    """
+    return 1 if Path("/proc/sys/kernel/core_pattern").read_text().startswith("|") else 0
+
+
 def _rlimits(limits: Limits, *, count_processes: bool) -> tuple[tuple[int, int, int], ...]:
     # The guest holds a few descriptors for each thing it does; programs get `open_files`.
     most = max(limits.open_files, 4096)
+    core = _core_limit()
     rlimits = [
-        (resource.RLIMIT_CORE, 0, 0),
+        (resource.RLIMIT_CORE, core, core),
         (resource.RLIMIT_NOFILE, most, most),
         (resource.RLIMIT_MEMLOCK, 64 * 1024, 64 * 1024),
         (_RLIMIT_MSGQUEUE, 819_200, 819_200),

@@ -45,9 +45,7 @@ async def fill_memory_files(arena: Arena) -> None:
         for path, size in (("/dev/shm/fill", 32), ("/tmp/fill", 96)):  # noqa: S108
             written, answer = await _fill(arena, sandbox, path, 256 * _MIB)
             arena.expect(answer == "ENOSPC", f"{path} ended with {answer} at {written} bytes")
-            arena.expect(
-                size * _MIB * 0.9 < written <= size * _MIB, f"{path} took {written} bytes"
-            )
+            arena.expect(size * _MIB * 0.9 < written <= size * _MIB, f"{path} took {written} bytes")
         for path in ("/run/fill", "/dev/fill", "/proc/fill", "/sys/fill"):
             attempt = await arena.attempt(sandbox, _FILL, path, str(_MIB))
             arena.expect_denied(attempt, "EACCES", "EROFS", "EPERM", "ENOENT", what=f"{path}")
