@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import click
-import cloister.cli.main as command_line
 
+import cloister.cli.main as command_line
 from cloister.policy import schema
 
 
