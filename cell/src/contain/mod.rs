@@ -1,6 +1,7 @@
 //! Turns a freshly cloned process into the sandbox's first process, step by step.
 
 pub mod capabilities;
+pub mod copy;
 pub mod devices;
 pub mod landlock;
 pub mod masks;

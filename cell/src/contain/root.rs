@@ -1,5 +1,6 @@
 //! The root filesystem: a tmpfs of limited size, host directories below it as overlay layers.
 
+use super::copy::copy_all;
 use super::step::{during, refuse};
 use crate::plan::{Dir, Layer, Plan};
 use crate::sys::{fd, libc, mount, process, socket};
@@ -17,6 +18,8 @@ pub struct Trees {
     /// Detached mounts, opened (and given other owners) by the launcher.
     layers: Vec<OwnedFd>,
     mounts: Vec<OwnedFd>,
+    /// Which of the layers could not be given the sandbox's owners.
+    foreign: Vec<usize>,
 }
 
 pub struct NewRoot {
@@ -27,13 +30,16 @@ pub struct NewRoot {
 pub fn wait_for_trees(plan: &Plan, sync: RawFd) -> io::Result<Trees> {
     let expected = plan.layers.len() + plan.mounts.len();
     let mut layers = Vec::with_capacity(expected);
+    let mut foreign = Vec::new();
     let mut byte = [0u8; 1];
     loop {
         if socket::receive(sync, &mut byte, &mut layers)? == 0 {
             return Err(refuse(libc::ECONNABORTED, "the launcher went away"));
         }
-        if byte[0] == GO {
-            break;
+        match byte[0] {
+            GO => break,
+            FOREIGN => foreign.push(layers.len().saturating_sub(1)),
+            _ => {}
         }
     }
     if layers.len() != expected {
@@ -49,11 +55,14 @@ pub fn wait_for_trees(plan: &Plan, sync: RawFd) -> io::Result<Trees> {
         template,
         layers,
         mounts,
+        foreign,
     })
 }
 
-/// The last byte of the launcher's side of the hand-over.
+/// What the launcher says with a tree, and last of all without one.
+pub const OWNED: u8 = 0;
 pub const GO: u8 = 1;
+pub const FOREIGN: u8 = 2;
 
 /// Lay out the bench: `root` is what the guest will see, `lower`, `upper` and `work` it never does.
 pub fn build(plan: &Plan, trees: &Trees) -> io::Result<NewRoot> {
@@ -83,7 +92,12 @@ pub fn build(plan: &Plan, trees: &Trees) -> io::Result<NewRoot> {
     let root = NewRoot { fd: fd::open("root", libc::O_PATH | libc::O_DIRECTORY, 0)? };
     populate(plan, &root, whole.is_none())?;
     for (index, layer) in plan.layers.iter().enumerate().filter(|(_, layer)| !layer.target.is_empty()) {
-        if layer.writable {
+        if layer.writable && trees.foreign.contains(&index) && is_ours(trees, index)? {
+            // Below an overlay its files would stay nobody's; as copies they are root's inside.
+            let target = open_target(&root, &layer.target)?;
+            copy_all(trees.layers[index].as_raw_fd(), target.as_raw_fd())
+                .map_err(|e| during(e, format!("copying {}", String::from_utf8_lossy(&layer.source))))?;
+        } else if layer.writable {
             overlay(index, layer, &trees.layers[index], Some(&root))?;
         } else {
             // Nobody inside may write here: the bare mount is the same, and its names are already
@@ -94,6 +108,11 @@ pub fn build(plan: &Plan, trees: &Trees) -> io::Result<NewRoot> {
         }
     }
     Ok(root)
+}
+
+/// Whether a layer lies on the launcher's own tmpfs: what is there is small.
+fn is_ours(trees: &Trees, index: usize) -> io::Result<bool> {
+    Ok(fd::fstat(&trees.layers[index])?.st_dev == fd::fstat(&trees.template)?.st_dev)
 }
 
 /// Mount one overlay: the host's directory below, a directory on the sandbox's own disk above.

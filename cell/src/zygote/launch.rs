@@ -3,7 +3,7 @@
 use super::cgroup::{Groups, Parent};
 use super::rootless;
 use super::views::Views;
-use crate::contain::root::GO;
+use crate::contain::root::{FOREIGN, GO, OWNED};
 use crate::contain::seccomp::rules::Options;
 use crate::contain::step::{during, errno, refuse, LaunchError, Step};
 use crate::contain::{contain, step, Inheritance};
@@ -126,8 +126,8 @@ impl Nursery {
     /// Open what the root is made of with the launcher's rights, and hand it over.
     fn send_trees(&self, plan: &Plan, pid: Pid, sync: RawFd) -> io::Result<()> {
         let users = fd::open(format!("/proc/{pid}/ns/user"), libc::O_RDONLY, 0)?;
-        for tree in self.views.in_full(|| open_trees(plan, &users))? {
-            hand_over(sync, &tree)?;
+        for (tree, kind) in self.views.in_full(|| open_trees(plan, &users))? {
+            socket::send(sync, &[kind], &[tree.as_raw_fd()])?;
         }
         socket::send(sync, &[GO], &[]).map(|_| ())
     }
@@ -138,22 +138,34 @@ fn has_left(error: &LaunchError) -> bool {
     matches!(errno(&error.source), libc::EPIPE | libc::ECONNRESET)
 }
 
-/// One tree for each layer, then one for each mount.
-fn open_trees(plan: &Plan, users: &OwnedFd) -> io::Result<Vec<OwnedFd>> {
+/// One tree for each layer, then one for each mount, each with what to say about it.
+fn open_trees(plan: &Plan, users: &OwnedFd) -> io::Result<Vec<(OwnedFd, u8)>> {
     let mut trees = Vec::new();
     for layer in &plan.layers {
         let words = || format!("opening {}", String::from_utf8_lossy(&layer.source));
         let tree = open_host_tree(&layer.source).map_err(|e| during(e, words()))?;
-        let owners = if layer.idmap { Some(users.as_raw_fd()) } else { None };
-        let flags = mount::ATTR_RDONLY | mount::ATTR_NOSUID | mount::ATTR_NODEV;
-        mount::set_attributes(&tree, flags, owners).map_err(|e| during(e, words()))?;
-        trees.push(tree);
+        let kind =
+            own_layer(&tree, layer.idmap.then(|| users.as_raw_fd())).map_err(|e| during(e, words()))?;
+        trees.push((tree, kind));
     }
     for granted in &plan.mounts {
         let words = || format!("mounting {}", String::from_utf8_lossy(&granted.source));
-        trees.push(granted_tree(granted).map_err(|e| during(e, words()))?);
+        trees.push((granted_tree(granted).map_err(|e| during(e, words()))?, OWNED));
     }
     Ok(trees)
+}
+
+/// Make a layer read-only and show its files as the sandbox's own. Not every filesystem can show
+/// other owners (tmpfs from Linux 6.3 on, overlay not at all): without, they belong to nobody
+/// inside, who may do less with them, not more.
+fn own_layer(tree: &OwnedFd, owners: Option<RawFd>) -> io::Result<u8> {
+    let flags = mount::ATTR_RDONLY | mount::ATTR_NOSUID | mount::ATTR_NODEV;
+    match mount::set_attributes(tree, flags, owners) {
+        Err(error) if owners.is_some() && error.raw_os_error() == Some(libc::EINVAL) => {
+            mount::set_attributes(tree, flags, None).map(|()| FOREIGN)
+        }
+        other => other.map(|()| OWNED),
+    }
 }
 
 impl Cell {
@@ -207,10 +219,6 @@ pub fn write_proc(pid: Pid, name: &str, text: &str) -> io::Result<()> {
     let path = format!("/proc/{pid}/{name}");
     let file = fd::open(&path, libc::O_WRONLY, 0).map_err(|e| during(e, format!("opening {name}")))?;
     fd::write_all(file.as_raw_fd(), text.as_bytes()).map_err(|e| during(e, format!("writing {name}")))
-}
-
-fn hand_over(sync: RawFd, tree: &OwnedFd) -> io::Result<()> {
-    socket::send(sync, &[0], &[tree.as_raw_fd()]).map(|_| ())
 }
 
 fn granted_tree(granted: &Mount) -> io::Result<OwnedFd> {
