@@ -53,6 +53,17 @@ impl Jobs {
         })
     }
 
+    /// Get ready for the first start while nobody waits for it.
+    pub fn warm(&mut self) -> io::Result<()> {
+        let stack = Stack::new()?;
+        stack.touch();
+        self.stacks.push(stack);
+        if let Some(slot) = self.slots.take() {
+            self.slots.give_back(slot);
+        }
+        Ok(())
+    }
+
     /// Stacks for a start: used before if there are any, which spares the kernel the mapping.
     pub fn stack(&mut self) -> io::Result<Stack> {
         self.stacks.pop().map_or_else(Stack::new, Ok)

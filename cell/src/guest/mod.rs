@@ -79,6 +79,7 @@ fn run(control: OwnedFd, house: House, facts: Vec<u8>) -> io::Result<()> {
     let signals = process::child_signals()?;
     let mut guest = Guest { house, link: Link::new(control)?, jobs: Jobs::new()?, ducts: Vec::new() };
     guest.link.say(0, &ToHost::Hello { generation: GENERATION, facts })?;
+    guest.jobs.warm()?;
     let mut waits: Vec<Wait> = Vec::new();
     loop {
         waits.clear();
