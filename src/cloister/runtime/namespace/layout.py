@@ -10,6 +10,7 @@ from pathlib import Path
 
 from cloister.runtime.namespace.cgroups import CONTROLLERS, Layout
 
+_UNITS = (".scope", ".service", ".slice")
 _OCTAL = re.compile(r"\\([0-7]{3})")
 
 
@@ -102,6 +103,9 @@ def _base(hierarchy: Hierarchy) -> Path | None:
     """Return the directory in this hierarchy that our groups go into, made if it can be."""
     if os.geteuid() != 0:
         candidates = [hierarchy.mount / delegated_name(os.getuid()), hierarchy.own]
+        if not hierarchy.controllers and hierarchy.own.suffix not in _UNITS:
+            # We live in a leaf of what was delegated. The group above a unit is systemd's own.
+            candidates.append(hierarchy.own.parent)
         return next((path for path in candidates if _may_use(hierarchy, path)), None)
     # Below our own group where there is one: what limits us limits what we start.
     for parent in (hierarchy.own, hierarchy.mount):
@@ -129,7 +133,7 @@ def _may_use(hierarchy: Hierarchy, path: Path) -> bool:
         return False
     if hierarchy.controllers:
         return True
-    if path == hierarchy.own and _has_processes(path):
+    if not path.is_relative_to(hierarchy.mount) or _has_processes(path):
         return False
     common = Path(os.path.commonpath([path, hierarchy.own]))
     return os.access(common / "cgroup.procs", os.W_OK)
