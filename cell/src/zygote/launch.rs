@@ -228,11 +228,23 @@ fn granted_tree(granted: &Mount) -> io::Result<OwnedFd> {
         Some((users, groups)) => {
             let map = |pair: [u32; 2]| vec![IdRange { inside: pair[0], outside: pair[1], count: 1 }];
             let owners = rootless::user_namespace(&map(users), &map(groups))?;
-            mount::set_attributes(&tree, flags, Some(owners.as_raw_fd()))?;
+            mount::set_attributes(&tree, flags, Some(owners.as_raw_fd())).map_err(explain_owners)?;
         }
         None => mount::set_attributes(&tree, flags, None)?,
     }
     Ok(tree)
+}
+
+/// Without other owners the sandbox's user could not do with the files what was granted.
+fn explain_owners(error: io::Error) -> io::Error {
+    match error.raw_os_error() {
+        Some(libc::EINVAL) => refuse(
+            libc::EINVAL,
+            "this filesystem cannot show its files under other owners (tmpfs can from Linux 6.3 on); \
+             mount a directory on a disk, or use the mode \"copy\"",
+        ),
+        _ => error,
+    }
 }
 
 /// The path was resolved by the host; a link that appeared anywhere on it since is refused.
