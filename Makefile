@@ -1,7 +1,7 @@
 .DEFAULT_GOAL := help
 PYTHON := .venv/bin/python
 
-.PHONY: help setup demo check security test bench soak fuzz ship clean
+.PHONY: help setup demo check security test bench soak fuzz vm ship clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -30,6 +30,10 @@ soak: setup ## long runs: thousands of sandboxes, kills at every step
 
 fuzz: setup ## decoders and parsers against far more inputs than `make test` takes
 	@scripts/fuzz.sh
+
+vm: setup ## smoke, contract and user sessions on a kernel with cgroup v2 alone, in QEMU; needs root
+	@tests/vm/boot.sh plain
+	@tests/vm/boot.sh systemd
 
 ship: setup ## wheel, checksum and SBOM in dist/, installed and tried in a clean venv
 	@scripts/ship.sh
