@@ -85,7 +85,7 @@ pub fn refuse(errno: i32, words: impl Into<String>) -> io::Error {
 
 /// Add what was being done to an error from the kernel.
 pub fn during(error: io::Error, words: impl std::fmt::Display) -> io::Error {
-    let errno = crate::sys::errno_of(&error);
+    let errno = errno(&error);
     refuse(errno, format!("{words}: {error}"))
 }
 
