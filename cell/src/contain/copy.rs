@@ -37,10 +37,12 @@ fn copy_below(from: i32, to: i32, name: &[u8], depth: usize) -> io::Result<()> {
             loop {
                 let n = fd::read(source.as_raw_fd(), &mut buffer)?;
                 if n == 0 {
-                    return Ok(());
+                    break;
                 }
                 fd::write_all(target.as_raw_fd(), &buffer[..n])?;
             }
+            // Compiled copies elsewhere (Python's, for one) are held to the time of their source.
+            mount::set_times(to, name, stat.st_mtime * 1_000_000_000 + stat.st_mtime_nsec)
         }
         libc::S_IFDIR if mode & 0o005 == 0o005 && depth < MAX_DEPTH => {
             make_parents(to, name)?;
