@@ -160,7 +160,10 @@ async def limits_hold(story: Story, limits: Limits) -> None:
         await process.stdout.read()
         busy = len(descendants(os.getpid()))
         result = await process.wait()
-        left = len(descendants(os.getpid()))
+        # What was killed takes a moment to be gone, and the kernel tells only its parent.
+        deadline = time.monotonic() + 5
+        while (left := len(descendants(os.getpid()))) > idle and time.monotonic() < deadline:
+            await asyncio.sleep(0.005)
     ended = result.reason is Reason.TIMEOUT and busy > idle == left
     seen = f"after {result.wall_s:.2f} s, {busy - left} processes"
     story.tell("a timeout ends the whole tree", ended, seen)
