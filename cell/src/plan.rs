@@ -19,16 +19,41 @@ pub struct Limit {
     pub value: Vec<u8>,
 }
 
-/// A host directory that becomes part of the root.
+/// A host directory that becomes part of the root, or several of them one above the other.
 #[derive(Debug)]
 pub struct Layer {
-    pub source: Vec<u8>,
+    /// The uppermost first.
+    pub sources: Vec<Vec<u8>>,
     /// Relative to the new root; empty means the root itself.
     pub target: Vec<u8>,
     /// Owners shown as if the files belonged to the sandbox's own users.
     pub idmap: bool,
     /// Below an overlay on the sandbox's own disk, for profiles in which somebody may write there.
     pub writable: bool,
+    /// The name of the overlay's directory on the disk; safe in mount options.
+    pub key: Vec<u8>,
+}
+
+/// A directory that holds the sandbox's disk in place of a tmpfs.
+#[derive(Debug)]
+pub struct Disk {
+    pub path: Vec<u8>,
+    /// Earlier disks that this one goes on from, the newest first; read only.
+    pub sealed: Vec<Vec<u8>>,
+    /// Owners on it are those inside; otherwise those the launcher sees.
+    pub idmap: bool,
+    /// What is synced inside is on the disk; otherwise nothing is, until it is unmounted.
+    pub durable: bool,
+}
+
+/// Whose files those of a mount are shown as.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Owner {
+    AsTheyAre,
+    /// (owner on the host, owner inside as the host numbers it), for users and for groups.
+    One([u32; 2], [u32; 2]),
+    /// Owners on the host are those inside, all of them.
+    Whole,
 }
 
 #[derive(Debug)]
@@ -45,8 +70,7 @@ pub struct Mount {
     pub source: Vec<u8>,
     pub target: Vec<u8>,
     pub write: bool,
-    /// (owner on the host, owner inside as the host numbers it), for users and for groups.
-    pub owner: Option<([u32; 2], [u32; 2])>,
+    pub owner: Owner,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -65,6 +89,7 @@ pub struct Plan {
     pub allow_setgroups: bool,
     pub init_uid: u32,
     pub init_gid: u32,
+    pub disk: Option<Disk>,
     pub limits: Vec<Limit>,
     pub disk_bytes: u64,
     pub inodes: u64,
@@ -100,6 +125,7 @@ impl Plan {
             init_uid: r.u32()?,
             init_gid: r.u32()?,
             mounts: r.list(mount)?,
+            disk: if r.flag()? { Some(disk(&mut r)?) } else { None },
             drill: drill(&mut r)?,
             hostname: r.bytes()?,
             limits: r.list(|r| Ok(Limit { group: r.u8()?, file: r.bytes()?, value: r.bytes()? }))?,
@@ -107,7 +133,13 @@ impl Plan {
             inodes: r.u64()?,
             shm_bytes: r.u64()?,
             layers: r.list(|r| {
-                Ok(Layer { source: r.bytes()?, target: r.bytes()?, idmap: r.flag()?, writable: r.flag()? })
+                Ok(Layer {
+                    sources: r.list(Reader::bytes)?,
+                    target: r.bytes()?,
+                    idmap: r.flag()?,
+                    writable: r.flag()?,
+                    key: r.bytes()?,
+                })
             })?,
             links: r.list(|r| Ok((r.bytes()?, r.bytes()?)))?,
             dirs: r.list(|r| Ok(Dir { path: r.bytes()?, uid: r.u32()?, gid: r.u32()?, mode: r.u32()? }))?,
@@ -123,6 +155,7 @@ impl Plan {
         };
         r.end()?;
         plan.never_host_root()?;
+        plan.can_be_layered()?;
         Ok(plan)
     }
 
@@ -141,6 +174,20 @@ impl Plan {
         }
         Ok(())
     }
+
+    fn can_be_layered(&self) -> Result<(), Malformed> {
+        // Everything that is written to a kept disk is in an overlay: that is how it is found again.
+        if self.disk.is_some() && !self.layers.iter().any(|layer| layer.target.is_empty()) {
+            return Err(Malformed("a disk needs a layer for the whole root"));
+        }
+        for layer in &self.layers {
+            let safe = |byte: &u8| byte.is_ascii_alphanumeric() || b"%._-".contains(byte);
+            if layer.sources.is_empty() || layer.key.is_empty() || !layer.key.iter().all(safe) {
+                return Err(Malformed("a layer has no source, or no name that can stand in mount options"));
+            }
+        }
+        Ok(())
+    }
 }
 
 fn id_range(r: &mut Reader<'_>) -> Result<IdRange, Malformed> {
@@ -152,8 +199,17 @@ fn mount(r: &mut Reader<'_>) -> Result<Mount, Malformed> {
         source: r.bytes()?,
         target: r.bytes()?,
         write: r.flag()?,
-        owner: if r.flag()? { Some(([r.u32()?, r.u32()?], [r.u32()?, r.u32()?])) } else { None },
+        owner: match r.u8()? {
+            0 => Owner::AsTheyAre,
+            1 => Owner::One([r.u32()?, r.u32()?], [r.u32()?, r.u32()?]),
+            2 => Owner::Whole,
+            _ => return Err(Malformed("unknown owner of a mount")),
+        },
     })
+}
+
+fn disk(r: &mut Reader<'_>) -> Result<Disk, Malformed> {
+    Ok(Disk { path: r.bytes()?, sealed: r.list(Reader::bytes)?, idmap: r.flag()?, durable: r.flag()? })
 }
 
 fn drill(r: &mut Reader<'_>) -> Result<Drill, Malformed> {

@@ -18,7 +18,17 @@ from cloister.runtime.namespace.cgroups import Layout
 from cloister.runtime.namespace.ids import SubIds
 from cloister.runtime.namespace.launcher import Launched, Launcher
 from cloister.runtime.namespace.runtime import cell_binary
-from cloister.runtime.plan import Directory, GroupLimit, HostMount, IdRange, Layer, Plan, Room
+from cloister.runtime.plan import (
+    WHOLE,
+    Directory,
+    DiskPlan,
+    GroupLimit,
+    HostMount,
+    IdRange,
+    Layer,
+    Plan,
+    Room,
+)
 from cloister.sandbox import entries, parcel
 from cloister.wire import (
     Assembler,
@@ -55,7 +65,11 @@ ROOM = Room(
     disk_bytes=1 << 31,
     inodes=200_000,
     shm_bytes=1 << 26,
-    layers=(Layer("/usr", "usr", True, False), Layer("/opt", "opt", False, True)),
+    layers=(
+        Layer(("/usr",), "usr", True, False),
+        Layer(("/opt", "/srv/lower"), "opt/a b", False, True),
+        Layer(("/srv/image",), "", False, True),
+    ),
     links=(("bin", "usr/bin"),),
     directories=(Directory("workspace", 1000, 1001, 0o755),),
     masks=("/proc/kcore",),
@@ -126,11 +140,17 @@ WRITTEN: dict[str, bytes] = {
     "to-guest-credit": encode_credit(9, 2, 65_536),
     "to-guest-ping": encode_ping(0xFFFF_FFFF),
     "plan": PLAN.encoded,
-    "plan-drill": replace(PLAN, stream_transport=False, drill=("pause", "root")).encoded,
+    "plan-drill": replace(
+        PLAN,
+        mounts=(HostMount(b"/srv/volume", "v", True, WHOLE),),
+        disk=DiskPlan("/srv/disk", ("/srv/newer", "/srv/older"), True, False),
+        stream_transport=False,
+        drill=("pause", "root"),
+    ).encoded,
 }
 
 READ: dict[str, tuple[int, Message]] = {
-    "from-guest-hello": (0, Hello(1, b"uid=0\n")),
+    "from-guest-hello": (0, Hello(2, b"uid=0\n")),
     "from-guest-started": (1, Started(42)),
     "from-guest-exited": (2, Exited(3, 0, 0, 4, 5, 6, 7, 8, 9)),
     "from-guest-exited-signal": (3, Exited(0, 9, 3, 0, 0, (1 << 64) - 1, 0, 0, (1 << 32) - 1)),

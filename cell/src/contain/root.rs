@@ -15,37 +15,54 @@ pub struct Trees {
     pub devices: OwnedFd,
     pub empty: OwnedFd,
     pub null: OwnedFd,
-    /// Detached mounts, opened (and given other owners) by the launcher.
-    layers: Vec<OwnedFd>,
+    /// The sandbox's own disk, where it is a directory of the host's.
+    disk: Option<OwnedFd>,
+    /// Detached mounts, opened (and given other owners) by the launcher: of each layer the
+    /// uppermost first.
+    layers: Vec<Vec<Tree>>,
     mounts: Vec<OwnedFd>,
-    /// Which of the layers could not be given the sandbox's owners.
-    foreign: Vec<usize>,
+}
+
+struct Tree {
+    fd: OwnedFd,
+    /// Whether it could not be given the sandbox's owners.
+    foreign: bool,
 }
 
 pub struct NewRoot {
     pub fd: OwnedFd,
 }
 
-/// The launcher sends one tree for each layer, then one for each mount.
+/// The launcher sends the trees one by one, each with what it is and which of its kind.
 pub fn wait_for_trees(plan: &Plan, sync: RawFd) -> io::Result<Trees> {
-    let expected = plan.layers.len() + plan.mounts.len();
-    let mut layers = Vec::with_capacity(expected);
-    let mut foreign = Vec::new();
-    let mut byte = [0u8; 1];
+    let mut disk = None;
+    let mut layers: Vec<Vec<Tree>> = plan.layers.iter().map(|_| Vec::new()).collect();
+    let mut mounts = Vec::with_capacity(plan.mounts.len());
+    let mut message = [0u8; 2];
+    let mut sent = Vec::new();
     loop {
-        if socket::receive(sync, &mut byte, &mut layers)? == 0 {
+        if socket::receive(sync, &mut message, &mut sent)? == 0 {
             return Err(refuse(libc::ECONNABORTED, "the launcher went away"));
         }
-        match byte[0] {
-            GO => break,
-            FOREIGN => foreign.push(layers.len().saturating_sub(1)),
-            _ => {}
+        let (kind, index) = (message[0], usize::from(message[1]));
+        if kind == GO {
+            break;
+        }
+        let fd = sent.pop().ok_or_else(|| refuse(libc::EPROTO, "a tree is missing"))?;
+        match (kind, layers.get_mut(index)) {
+            (DISK, _) => disk = Some(fd),
+            (MOUNT, _) => mounts.push(fd),
+            (OWNED, Some(layer)) => layer.push(Tree { fd, foreign: false }),
+            (FOREIGN, Some(layer)) => layer.push(Tree { fd, foreign: true }),
+            _ => return Err(refuse(libc::EPROTO, "a tree belongs to nothing")),
         }
     }
-    if layers.len() != expected {
+    if disk.is_some() != plan.disk.is_some()
+        || mounts.len() != plan.mounts.len()
+        || layers.iter().any(Vec::is_empty)
+    {
         return Err(refuse(libc::EPROTO, "a tree is missing"));
     }
-    let mounts = layers.split_off(plan.layers.len());
     let template = fd::open("/", libc::O_PATH | libc::O_DIRECTORY, 0)?;
     let inside = |name: &str| fd::openat(template.as_raw_fd(), name, libc::O_PATH | libc::O_NOFOLLOW, 0);
     Ok(Trees {
@@ -53,9 +70,9 @@ pub fn wait_for_trees(plan: &Plan, sync: RawFd) -> io::Result<Trees> {
         empty: inside("empty")?,
         null: inside("null")?,
         template,
+        disk,
         layers,
         mounts,
-        foreign,
     })
 }
 
@@ -63,25 +80,32 @@ pub fn wait_for_trees(plan: &Plan, sync: RawFd) -> io::Result<Trees> {
 pub const OWNED: u8 = 0;
 pub const GO: u8 = 1;
 pub const FOREIGN: u8 = 2;
+pub const DISK: u8 = 3;
+pub const MOUNT: u8 = 4;
 
 /// Lay out the bench: `root` is what the guest will see, `lower`, `upper` and `work` it never does.
 pub fn build(plan: &Plan, trees: &Trees) -> io::Result<NewRoot> {
     mount::make_private()?;
-    let options = format!("size={},nr_inodes={},mode=0755", plan.disk_bytes, plan.inodes);
     let point = fd::openat(trees.template.as_raw_fd(), "cell", libc::O_PATH | libc::O_DIRECTORY, 0)?;
-    mount_on(&point, "tmpfs", libc::MS_NOSUID | libc::MS_NODEV, &options)
-        .map_err(|e| during(e, "mounting the disk"))?;
+    match &trees.disk {
+        Some(disk) => mount::attach(disk, &point),
+        None => {
+            let options = format!("size={},nr_inodes={},mode=0755", plan.disk_bytes, plan.inodes);
+            mount_on(&point, "tmpfs", libc::MS_NOSUID | libc::MS_NODEV, &options)
+        }
+    }
+    .map_err(|e| during(e, "mounting the disk"))?;
     // Opened again: the first descriptor names the directory below the mount.
     let bench = fd::openat(trees.template.as_raw_fd(), "cell", libc::O_PATH | libc::O_DIRECTORY, 0)?;
     let at = bench.as_raw_fd();
     for name in ["root", "lower", "upper", "work"] {
-        mount::mkdirat(at, name.as_bytes(), 0o755)?;
+        make_directory(at, name.as_bytes()).map_err(|e| during(e, "laying out the disk"))?;
     }
     mount::fchdir(&bench)?;
 
     let whole = plan.layers.iter().position(|layer| layer.target.is_empty());
     match whole {
-        Some(index) => overlay(index, &plan.layers[index], &trees.layers[index], None)?,
+        Some(index) => overlay(plan, index, &trees.layers[index], None)?,
         None => {
             // pivot_root wants a mount point: the root is bound onto itself.
             let tree = mount::open_tree(at, b"root")?;
@@ -92,45 +116,100 @@ pub fn build(plan: &Plan, trees: &Trees) -> io::Result<NewRoot> {
     let root = NewRoot { fd: fd::open("root", libc::O_PATH | libc::O_DIRECTORY, 0)? };
     populate(plan, &root, whole.is_none())?;
     for (index, layer) in plan.layers.iter().enumerate().filter(|(_, layer)| !layer.target.is_empty()) {
-        if layer.writable && trees.foreign.contains(&index) && is_ours(trees, index)? {
+        let (layered, first) = (&trees.layers[index], &trees.layers[index][0]);
+        if layer.writable && first.foreign && is_ours(trees, first)? {
             // Below an overlay its files would stay nobody's; as copies they are root's inside.
             let target = open_target(&root, &layer.target)?;
-            copy_all(trees.layers[index].as_raw_fd(), target.as_raw_fd())
-                .map_err(|e| during(e, format!("copying {}", String::from_utf8_lossy(&layer.source))))?;
+            copy_once(first, &target).map_err(|e| during(e, format!("copying {}", name_of(layer))))?;
         } else if layer.writable {
-            overlay(index, layer, &trees.layers[index], Some(&root))?;
+            overlay(plan, index, layered, Some(&root))?;
         } else {
             // Nobody inside may write here: the bare mount is the same, and its names are already
             // in the host's memory, where those of a fresh overlay are not.
             let target = open_target(&root, &layer.target)?;
-            mount::attach(&trees.layers[index], &target)
-                .map_err(|e| during(e, format!("attaching {}", String::from_utf8_lossy(&layer.source))))?;
+            mount::attach(&first.fd, &target)
+                .map_err(|e| during(e, format!("attaching {}", name_of(layer))))?;
         }
     }
     Ok(root)
 }
 
-/// Whether a layer lies on the launcher's own tmpfs: what is there is small.
-fn is_ours(trees: &Trees, index: usize) -> io::Result<bool> {
-    Ok(fd::fstat(&trees.layers[index])?.st_dev == fd::fstat(&trees.template)?.st_dev)
+fn name_of(layer: &Layer) -> String {
+    layer.sources.last().map(|source| String::from_utf8_lossy(source).into_owned()).unwrap_or_default()
 }
 
-/// Mount one overlay: the host's directory below, a directory on the sandbox's own disk above.
-fn overlay(index: usize, layer: &Layer, tree: &OwnedFd, root: Option<&NewRoot>) -> io::Result<()> {
-    let words = || format!("layering {}", String::from_utf8_lossy(&layer.source));
-    let (lower, upper, work) = (format!("lower/{index}"), format!("upper/{index}"), format!("work/{index}"));
-    for path in [&lower, &upper, &work] {
-        mount::mkdirat(libc::AT_FDCWD, path.as_bytes(), 0o755)?;
+/// Whether a layer lies on the launcher's own tmpfs: what is there is small.
+fn is_ours(trees: &Trees, tree: &Tree) -> io::Result<bool> {
+    Ok(fd::fstat(&tree.fd)?.st_dev == fd::fstat(&trees.template)?.st_dev)
+}
+
+/// On a disk that is used again the copies are there, and may have been changed since.
+fn copy_once(tree: &Tree, target: &OwnedFd) -> io::Result<()> {
+    let there = fd::openat(target.as_raw_fd(), ".", libc::O_RDONLY | libc::O_DIRECTORY, 0)?;
+    if mount::names(there, 1)?.is_empty() {
+        copy_all(tree.fd.as_raw_fd(), target.as_raw_fd())?;
     }
-    // Attached first: older kernels take no detached mount as a layer.
-    let point = fd::open(&lower, libc::O_PATH | libc::O_DIRECTORY, 0)?;
-    mount::attach(tree, &point).map_err(|e| during(e, words()))?;
+    Ok(())
+}
+
+fn make_directory(at: RawFd, path: &[u8]) -> io::Result<()> {
+    match mount::mkdirat(at, path, 0o755) {
+        Err(error) if error.raw_os_error() == Some(libc::EEXIST) => Ok(()),
+        other => other,
+    }
+}
+
+/// Mount one overlay: the layer's directories below, a directory on the sandbox's own disk above.
+fn overlay(plan: &Plan, index: usize, trees: &[Tree], root: Option<&NewRoot>) -> io::Result<()> {
+    let layer = &plan.layers[index];
+    let words = || format!("layering {}", name_of(layer));
+    let key = String::from_utf8_lossy(&layer.key);
+    let (below, upper, work) = (format!("lower/{index}"), format!("upper/{key}"), format!("work/{key}"));
+    if plan.disk.is_some() {
+        // The kernel refuses a work directory that a crash left in use, and rightly: its content
+        // is of no use to anybody.
+        remove_all(libc::AT_FDCWD, work.as_bytes(), WORK_DEPTH).map_err(|e| during(e, words()))?;
+    }
+    for path in [&below, &upper, &work] {
+        make_directory(libc::AT_FDCWD, path.as_bytes())?;
+    }
+    let mut lower = String::new();
+    for (number, tree) in trees.iter().enumerate() {
+        // Attached first: older kernels take no detached mount as a layer.
+        let place = format!("{below}/{number}");
+        make_directory(libc::AT_FDCWD, place.as_bytes())?;
+        let point = fd::open(&place, libc::O_PATH | libc::O_DIRECTORY, 0)?;
+        mount::attach(&tree.fd, &point).map_err(|e| during(e, words()))?;
+        lower.push_str(if lower.is_empty() { "" } else { ":" });
+        lower.push_str(&place);
+    }
     let target = match root {
         Some(root) => open_target(root, &layer.target)?,
         None => fd::open("root", libc::O_PATH | libc::O_DIRECTORY, 0)?,
     };
-    let options = format!("lowerdir={lower},upperdir={upper},workdir={work},userxattr,volatile");
+    let durable = plan.disk.as_ref().map_or(false, |disk| disk.durable);
+    let volatile = if durable { "" } else { ",volatile" };
+    let options = format!("lowerdir={lower},upperdir={upper},workdir={work},userxattr{volatile}");
     mount_on(&target, "overlay", libc::MS_NOSUID | libc::MS_NODEV, &options).map_err(|e| during(e, words()))
+}
+
+/// The kernel's own leftovers in a work directory are no deeper than this.
+const WORK_DEPTH: u32 = 8;
+
+fn remove_all(at: RawFd, name: &[u8], depth: u32) -> io::Result<()> {
+    match mount::unlinkat(at, name, false) {
+        Err(error) if matches!(error.raw_os_error(), Some(libc::EISDIR | libc::EPERM)) => {}
+        Err(error) if error.raw_os_error() == Some(libc::ENOENT) => return Ok(()),
+        other => return other,
+    }
+    if depth > 0 {
+        let open = || fd::openat(at, name, libc::O_RDONLY | libc::O_DIRECTORY | libc::O_NOFOLLOW, 0);
+        let dir = open()?;
+        for child in mount::names(open()?, usize::MAX)? {
+            remove_all(dir.as_raw_fd(), &child, depth - 1)?;
+        }
+    }
+    mount::unlinkat(at, name, true)
 }
 
 /// Directories and links of the plan; `fresh` where nobody else has made anything there before.

@@ -44,7 +44,7 @@ steps! {
     Handover "handover" "guest" "take over the directories the launcher has opened";
     Identity "identity" "guest" "become the sandbox's own root, without supplementary groups";
     Hostname "hostname" "guest" "set the host name";
-    Root "root" "guest" "build the root on a size-limited tmpfs, host directories as read-only layers";
+    Root "root" "guest" "build the root on a size-limited tmpfs or on its own disk, host directories as read-only layers";
     Devices "devices" "guest" "minimal /dev, own pseudo-terminals, size-limited /dev/shm";
     Proc "proc" "guest" "mount /proc of its own process namespace, mask what tells about the host";
     Mounts "mounts" "guest" "attach the granted host directories, nosuid and nodev";

@@ -201,6 +201,15 @@ pub fn lstatat(dir: RawFd, path: &[u8]) -> io::Result<libc::stat> {
     statat(dir, path, libc::AT_SYMLINK_NOFOLLOW)
 }
 
+/// Whether there is anything of this name; a link counts, wherever it leads.
+pub fn exists(path: &[u8]) -> io::Result<bool> {
+    match lstatat(libc::AT_FDCWD, path) {
+        Ok(_) => Ok(true),
+        Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
 pub fn statat(dir: RawFd, path: &[u8], flags: i32) -> io::Result<libc::stat> {
     let path = cstring(path)?;
     // SAFETY: an all-zero stat is valid.

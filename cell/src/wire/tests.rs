@@ -4,7 +4,7 @@ use super::frame::{Assembler, Frame, MAX_TO_GUEST};
 use super::message::{Exited, File, Reach, Start, ToGuest, ToHost};
 use super::GENERATION;
 use crate::contain::step::Step;
-use crate::plan::{Drill, Plan};
+use crate::plan::{Drill, Owner, Plan};
 use crate::zygote::message::{self as launcher, Ids, Request};
 
 /// The number of an operation, which the clerk keeps to itself.
@@ -204,22 +204,33 @@ fn a_plan_is_understood() {
     assert_eq!(limits, [(0, &b"memory.limit_in_bytes"[..], &b"1024"[..]), (255, b"pids.max", b"2")]);
     assert_eq!((plan.disk_bytes, plan.inodes, plan.shm_bytes), (1 << 31, 200_000, 1 << 26));
     let layers: Vec<_> =
-        plan.layers.iter().map(|l| (l.source.as_slice(), l.target.as_slice(), l.idmap, l.writable)).collect();
-    assert_eq!(layers, [(&b"/usr"[..], &b"usr"[..], true, false), (b"/opt", b"opt", false, true)]);
+        plan.layers.iter().map(|l| (l.sources.clone(), l.target.as_slice(), l.idmap, l.writable)).collect();
+    let sources = |paths: &[&str]| paths.iter().map(|path| path.as_bytes().to_vec()).collect::<Vec<_>>();
+    assert_eq!(layers[0], (sources(&["/usr"]), &b"usr"[..], true, false));
+    assert_eq!(layers[1], (sources(&["/opt", "/srv/lower"]), &b"opt/a b"[..], false, true));
+    assert_eq!(layers[2], (sources(&["/srv/image"]), &b""[..], false, true));
+    let keys: Vec<_> = plan.layers.iter().map(|l| l.key.as_slice()).collect();
+    assert_eq!(keys, [&b"usr"[..], b"opt%2Fa%20b", b"%"]);
+    assert!(plan.disk.is_none());
     assert_eq!(plan.links, [(b"bin".to_vec(), b"usr/bin".to_vec())]);
     let dir = &plan.dirs[0];
     assert_eq!((dir.path.as_slice(), dir.uid, dir.gid, dir.mode), (&b"workspace"[..], 1000, 1001, 0o755));
     assert_eq!(plan.dirs.len(), 1);
     let mounts: Vec<_> =
         plan.mounts.iter().map(|m| (m.source.as_slice(), m.target.as_slice(), m.write, m.owner)).collect();
-    let owner = Some(([1, 300_001], [2, 300_002]));
-    assert_eq!(mounts, [(&b"/srv/\xff"[..], &b"data"[..], false, None), (b"/srv/w", b"w", true, owner)]);
+    let owner = Owner::One([1, 300_001], [2, 300_002]);
+    assert_eq!(mounts[0], (&b"/srv/\xff"[..], &b"data"[..], false, Owner::AsTheyAre));
+    assert_eq!(mounts[1], (&b"/srv/w"[..], &b"w"[..], true, owner));
     assert_eq!(plan.masks, [b"/proc/kcore".to_vec()]);
     assert_eq!(plan.rlimits, [(4, 0, 0), (7, 4096, 65_536)]);
     assert_eq!((plan.open_files, plan.bounding, plan.guest_caps, plan.root_caps), (1024, 1, 2, 4));
     assert_eq!(plan.drill, Drill::None);
     let drill = Plan::decode(&golden("plan-drill")).expect("the golden drill");
     assert_eq!((drill.drill, drill.stream_transport), (Drill::Pause(Step::Root), false));
+    assert_eq!(drill.mounts[0].owner, Owner::Whole);
+    let disk = drill.disk.expect("a disk");
+    assert_eq!((disk.path.as_slice(), disk.idmap, disk.durable), (&b"/srv/disk"[..], true, false));
+    assert_eq!(disk.sealed, sources(&["/srv/newer", "/srv/older"]));
 }
 
 #[test]

@@ -3,11 +3,11 @@
 use super::cgroup::{Groups, Parent};
 use super::rootless;
 use super::views::Views;
-use crate::contain::root::{FOREIGN, GO, OWNED};
+use crate::contain::root::{DISK, FOREIGN, GO, MOUNT, OWNED};
 use crate::contain::seccomp::rules::Options;
 use crate::contain::step::{during, errno, refuse, LaunchError, Step};
 use crate::contain::{contain, step, Inheritance};
-use crate::plan::{IdRange, Mount, Plan};
+use crate::plan::{Disk, IdRange, Layer, Mount, Owner, Plan};
 use crate::sys::process::{Forked, Pid};
 use crate::sys::wall::Instruction;
 use crate::sys::{fd, libc, mount, process, socket};
@@ -126,10 +126,10 @@ impl Nursery {
     /// Open what the root is made of with the launcher's rights, and hand it over.
     fn send_trees(&self, plan: &Plan, pid: Pid, sync: RawFd) -> io::Result<()> {
         let users = fd::open(format!("/proc/{pid}/ns/user"), libc::O_RDONLY, 0)?;
-        for (tree, kind) in self.views.in_full(|| open_trees(plan, &users))? {
-            socket::send(sync, &[kind], &[tree.as_raw_fd()])?;
+        for (tree, about) in self.views.in_full(|| open_trees(plan, &users))? {
+            socket::send(sync, &about, &[tree.as_raw_fd()])?;
         }
-        socket::send(sync, &[GO], &[]).map(|_| ())
+        socket::send(sync, &[GO, 0], &[]).map(|_| ())
     }
 }
 
@@ -138,21 +138,46 @@ fn has_left(error: &LaunchError) -> bool {
     matches!(errno(&error.source), libc::EPIPE | libc::ECONNRESET)
 }
 
-/// One tree for each layer, then one for each mount, each with what to say about it.
-fn open_trees(plan: &Plan, users: &OwnedFd) -> io::Result<Vec<(OwnedFd, u8)>> {
+/// Every tree of the plan, with what it is and which of its kind.
+fn open_trees(plan: &Plan, users: &OwnedFd) -> io::Result<Vec<(OwnedFd, [u8; 2])>> {
     let mut trees = Vec::new();
-    for layer in &plan.layers {
-        let words = || format!("opening {}", String::from_utf8_lossy(&layer.source));
-        let tree = open_host_tree(&layer.source).map_err(|e| during(e, words()))?;
-        let kind =
-            own_layer(&tree, layer.idmap.then(|| users.as_raw_fd())).map_err(|e| during(e, words()))?;
-        trees.push((tree, kind));
+    if let Some(disk) = &plan.disk {
+        let words = || format!("opening the disk {}", String::from_utf8_lossy(&disk.path));
+        let tree = open_host_tree(&disk.path).map_err(|e| during(e, words()))?;
+        let flags = mount::ATTR_NOSUID | mount::ATTR_NODEV;
+        mount::set_attributes(&tree, flags, disk.idmap.then(|| users.as_raw_fd()))
+            .map_err(|e| during(explain_owners(e), words()))?;
+        trees.push((tree, [DISK, 0]));
+    }
+    for (index, layer) in plan.layers.iter().enumerate() {
+        let index = u8::try_from(index).map_err(|_| refuse(libc::E2BIG, "more than 256 layers"))?;
+        for (source, idmap) in sources(layer, plan.disk.as_ref())? {
+            let words = || format!("opening {}", String::from_utf8_lossy(&source));
+            let tree = open_host_tree(&source).map_err(|e| during(e, words()))?;
+            let owners = idmap.then(|| users.as_raw_fd());
+            let kind = own_layer(&tree, owners).map_err(|e| during(e, words()))?;
+            trees.push((tree, [kind, index]));
+        }
     }
     for granted in &plan.mounts {
         let words = || format!("mounting {}", String::from_utf8_lossy(&granted.source));
-        trees.push((granted_tree(granted).map_err(|e| during(e, words()))?, OWNED));
+        trees.push((granted_tree(granted, users).map_err(|e| during(e, words()))?, [MOUNT, 0]));
     }
     Ok(trees)
+}
+
+/// What lies below an overlay: what earlier disks hold of it, then the layer's own directories.
+fn sources(layer: &Layer, disk: Option<&Disk>) -> io::Result<Vec<(Vec<u8>, bool)>> {
+    let mut found = Vec::new();
+    for sealed in disk.iter().filter(|_| layer.writable).flat_map(|disk| &disk.sealed) {
+        let path = [sealed, b"/upper/".as_ref(), &layer.key].concat();
+        // One that was made under another profile has nothing here.
+        if mount::exists(&path)? {
+            found.push((path, disk.map_or(false, |disk| disk.idmap)));
+        }
+    }
+    found.extend(layer.sources.iter().map(|source| (source.clone(), layer.idmap)));
+    Ok(found)
 }
 
 /// Make a layer read-only and show its files as the sandbox's own. Not every filesystem can show
@@ -221,16 +246,19 @@ pub fn write_proc(pid: Pid, name: &str, text: &str) -> io::Result<()> {
     fd::write_all(file.as_raw_fd(), text.as_bytes()).map_err(|e| during(e, format!("writing {name}")))
 }
 
-fn granted_tree(granted: &Mount) -> io::Result<OwnedFd> {
+fn granted_tree(granted: &Mount, sandbox: &OwnedFd) -> io::Result<OwnedFd> {
     let tree = open_host_tree(&granted.source)?;
     let flags = mount::ATTR_NOSUID | mount::ATTR_NODEV | if granted.write { 0 } else { mount::ATTR_RDONLY };
     match granted.owner {
-        Some((users, groups)) => {
+        Owner::One(users, groups) => {
             let map = |pair: [u32; 2]| vec![IdRange { inside: pair[0], outside: pair[1], count: 1 }];
             let owners = rootless::user_namespace(&map(users), &map(groups))?;
             mount::set_attributes(&tree, flags, Some(owners.as_raw_fd())).map_err(explain_owners)?;
         }
-        None => mount::set_attributes(&tree, flags, None)?,
+        Owner::Whole => {
+            mount::set_attributes(&tree, flags, Some(sandbox.as_raw_fd())).map_err(explain_owners)?;
+        }
+        Owner::AsTheyAre => mount::set_attributes(&tree, flags, None)?,
     }
     Ok(tree)
 }

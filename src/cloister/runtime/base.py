@@ -10,6 +10,7 @@ from typing import Protocol
 from cloister.errors import CloisterError
 from cloister.model import SandboxId, SandboxUsage
 from cloister.policy import Policy, RuntimeFacts
+from cloister.runtime.ground import BARE, Ground
 from cloister.runtime.plan import Plan
 from cloister.wire import Link
 
@@ -73,7 +74,7 @@ class Runtime(Protocol):
     def facts(self) -> RuntimeFacts:
         """Whether this host can run it, and how strong it is."""
 
-    def plan(self, id: SandboxId, policy: Policy) -> Plan:
+    def plan(self, id: SandboxId, policy: Policy, ground: Ground = BARE) -> Plan:
         """Return everything the launcher will be told, or say what cannot be enforced here."""
 
     async def start(

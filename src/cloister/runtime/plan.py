@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import hashlib
+import os
+import string
 from dataclasses import dataclass
 from functools import cached_property
 
 from cloister.wire.codec import Writer
 from cloister.wire.messages import GENERATION
+
+# What stands for itself in the name of an overlay's directory, and in mount options.
+_PLAIN = (string.ascii_letters + string.digits + "._-").encode()
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,16 +35,40 @@ class GroupLimit:
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """A host directory in the root; `target` is relative, empty for the root itself.
+    """Host directories in the root, the uppermost first; `target` is relative, empty for the root.
 
-    `writable` puts an overlay on the sandbox's own disk above it, for profiles in which somebody
+    `writable` puts an overlay on the sandbox's own disk above them, for profiles in which somebody
     inside may write there.
     """
 
-    source: str
+    sources: tuple[str, ...]
     target: str
     idmap: bool
     writable: bool
+
+    @property
+    def key(self) -> str:
+        """The name of the overlay's directory on the disk."""
+        return overlay_key(self.target)
+
+
+def overlay_key(target: str) -> str:
+    """Return the name of an overlay's directory on a disk: "%" for the root, "usr%2Flocal"."""
+    return "".join(chr(b) if b in _PLAIN else f"%{b:02X}" for b in os.fsencode(target)) or "%"
+
+
+@dataclass(frozen=True, slots=True)
+class DiskPlan:
+    """A host directory that holds the sandbox's disk in place of memory.
+
+    `sealed` are earlier disks that it goes on from, the newest first. `durable` is where what is
+    synced inside must be on the disk.
+    """
+
+    path: str
+    sealed: tuple[str, ...]
+    idmap: bool
+    durable: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +81,14 @@ class Directory:
     mode: int
 
 
+class Whole:
+    """Owners on the host are those inside, all of them."""
+
+
+WHOLE = Whole()
+Pair = tuple[int, int]
+
+
 @dataclass(frozen=True, slots=True)
 class HostMount:
     """A host directory shown inside; `owner` is ((host uid, shown as), (host gid, shown as))."""
@@ -59,7 +96,7 @@ class HostMount:
     source: bytes
     target: str
     write: bool
-    owner: tuple[tuple[int, int], tuple[int, int]] | None
+    owner: tuple[Pair, Pair] | Whole | None
 
 
 @dataclass(frozen=True)
@@ -98,10 +135,11 @@ class Room:
         w.list(
             self.layers,
             lambda w, layer: (
-                w.bytes(layer.source.encode())
+                w.list(layer.sources, _write_text)
                 .bytes(layer.target.encode())
                 .flag(layer.idmap)
                 .flag(layer.writable)
+                .bytes(layer.key.encode())
             ),
         )
         w.list(self.links, lambda w, link: w.bytes(link[0].encode()).bytes(link[1].encode()))
@@ -128,6 +166,7 @@ class Plan:
     init_uid: int
     init_gid: int
     mounts: tuple[HostMount, ...]
+    disk: DiskPlan | None = None
     stream_transport: bool = False
     # ("fail" or "pause", step): a rehearsal of a launch that goes wrong. It can only take away.
     drill: tuple[str, str] | None = None
@@ -140,6 +179,10 @@ class Plan:
             w.list(ranges, lambda w, r: w.u32(r.inside).u32(r.outside).u32(r.count))
         w.flag(self.allow_setgroups).u32(self.init_uid).u32(self.init_gid)
         w.list(self.mounts, _write_mount)
+        w.flag(self.disk is not None)
+        if self.disk is not None:
+            w.bytes(os.fsencode(self.disk.path)).list(self.disk.sealed, _write_text)
+            w.flag(self.disk.idmap).flag(self.disk.durable)
         mode, step = self.drill or ("", "")
         w.u8({"": 0, "fail": 1, "pause": 2}[mode]).bytes(step.encode())
         return w.done() + self.room.encoded
@@ -152,7 +195,14 @@ class Plan:
 
 def _write_mount(w: Writer, mount: HostMount) -> None:
     w.bytes(mount.source).bytes(mount.target.encode()).flag(mount.write)
-    w.flag(mount.owner is not None)
-    if mount.owner is not None:
+    if mount.owner is None:
+        w.u8(0)
+    elif isinstance(mount.owner, Whole):
+        w.u8(2)
+    else:
         (host_uid, uid), (host_gid, gid) = mount.owner
-        w.u32(host_uid).u32(uid).u32(host_gid).u32(gid)
+        w.u8(1).u32(host_uid).u32(uid).u32(host_gid).u32(gid)
+
+
+def _write_text(w: Writer, path: str) -> None:
+    w.bytes(os.fsencode(path))

@@ -12,7 +12,7 @@ from cloister.wire.codec import Reader, Writer
 from cloister.wire.frames import Frame, encode_frame
 
 # The one version number of the wire. Both ends must say the same.
-GENERATION = 1
+GENERATION = 2
 
 START, SIGNAL, RESIZE, DIAL, FILE, DATA, CLOSE, CREDIT, PING = range(1, 10)
 HELLO, STARTED, EXITED, FAILED, PONG = range(32, 37)

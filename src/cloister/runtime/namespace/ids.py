@@ -20,6 +20,9 @@ _FIRST = 0x7000_0000
 _RANGES = 4096
 # Rootless, one person's 65,536 ids are shared by their sandboxes.
 _SLICE = 256
+# The slice of all of a person's sandboxes that use files of their store: owners on a disk do not
+# change with the sandbox. Counted in the launcher's own user namespace, as `of_person` says.
+STORE_SLICE = 1
 _USER_INSIDE = 1000
 _NOBODY_INSIDE = 65_534
 
@@ -47,7 +50,7 @@ def find_sub_ids() -> SubIds | None:
     uids = _read_ranges(Path("/etc/subuid"))
     gids = _read_ranges(Path("/etc/subgid"))
     found = SubIds(uids, gids, uid_helper, gid_helper)
-    return found if found.count >= _SLICE else None
+    return found if found.count >= 2 * _SLICE else None
 
 
 def _read_ranges(path: Path) -> tuple[tuple[int, int], ...]:
@@ -96,7 +99,8 @@ class IdPool:
         In the launcher's own user namespace 0 is the person's own id; the sub-ids follow from 1.
         """
         advice = "stop some sandboxes, or ask for a larger range in /etc/subuid and /etc/subgid"
-        return cls(directory, first=1, size=_SLICE, ranges=count // _SLICE, advice=advice)
+        first, ranges = STORE_SLICE + _SLICE, count // _SLICE - 1
+        return cls(directory, first=first, size=_SLICE, ranges=ranges, advice=advice)
 
     def take(self) -> int:
         """Return the first id of a range nobody else has."""

@@ -10,9 +10,10 @@ from pathlib import Path
 from cloister.errors import NotFound, RequestError, Unsupported
 from cloister.model import Limits, Mount, MountMode, Profile, User, quote
 from cloister.policy import Policy, SecondLayer
+from cloister.runtime.ground import Ground, GroundDisk, GroundVolume
 from cloister.runtime.namespace import ids, rootfs
 from cloister.runtime.namespace.cgroups import Layout, plan_limits
-from cloister.runtime.plan import HostMount, IdRange, Plan, Room
+from cloister.runtime.plan import WHOLE, DiskPlan, HostMount, IdRange, Plan, Room
 
 _CAPABILITY_NUMBERS = {
     "chown": 0,
@@ -48,7 +49,14 @@ class Identities:
 
 
 def make_room(
-    policy: Policy, layout: Layout, etc: Path, *, init: User, single: bool, idmap: bool
+    policy: Policy,
+    ground: Ground,
+    layout: Layout,
+    template: Path,
+    *,
+    init: User,
+    single: bool,
+    idmap: bool,
 ) -> Room:
     """Return what all sandboxes of one policy share. `single` is where there is one id only."""
     limits = policy.limits
@@ -58,10 +66,11 @@ def make_room(
     return Room(
         hostname=policy.hostname,
         limits=plan_limits(layout, limits),
-        disk_bytes=limits.disk,
+        # Of a disk in memory; one of the store has its limit there.
+        disk_bytes=limits.disk or 0,
         inodes=limits.inodes,
         shm_bytes=limits.shm,
-        layers=rootfs.layers_of(policy.root, etc, idmap=idmap, writable=root_profile),
+        layers=rootfs.layers_of(policy.root, ground, template, idmap=idmap, writable=root_profile),
         links=rootfs.links_of(policy.root),
         directories=rootfs.directories_of(policy.root, init if single else user, init),
         masks=rootfs.masks(),
@@ -76,7 +85,9 @@ def make_room(
     )
 
 
-def make_plan(policy: Policy, room: Room, identities: Identities, *, idmap: bool) -> Plan:
+def make_plan(
+    policy: Policy, ground: Ground, room: Room, identities: Identities, *, idmap: bool
+) -> Plan:
     """Return the plan of one sandbox."""
     user = policy.run_as
     _require_ids(user, identities)
@@ -87,12 +98,25 @@ def make_plan(policy: Policy, room: Room, identities: Identities, *, idmap: bool
         allow_setgroups=identities.allow_setgroups,
         init_uid=identities.init.uid,
         init_gid=identities.init.gid,
-        mounts=tuple(
-            _host_mount(mount, user, identities, idmap=idmap)
-            for mount in policy.mounts
-            if mount.mode is not MountMode.COPY
+        mounts=(
+            *(
+                _host_mount(mount, user, identities, idmap=idmap)
+                for mount in policy.mounts
+                if mount.mode is not MountMode.COPY
+            ),
+            *(_volume(volume, idmap=idmap) for volume in ground.volumes),
         ),
+        disk=None if ground.disk is None else _disk(ground.disk, idmap=idmap),
     )
+
+
+def _disk(disk: GroundDisk, *, idmap: bool) -> DiskPlan:
+    return DiskPlan(disk.path, disk.sealed, idmap=idmap, durable=disk.durable)
+
+
+def _volume(volume: GroundVolume, *, idmap: bool) -> HostMount:
+    owner = WHOLE if idmap else None
+    return HostMount(os.fsencode(volume.path), volume.target.strip("/"), volume.write, owner)
 
 
 def _require_ids(user: User, identities: Identities) -> None:

@@ -9,7 +9,8 @@ from pathlib import Path
 
 from cloister.errors import NotFound, RequestError
 from cloister.model import User
-from cloister.policy import DirectoryRoot, HostRoot
+from cloister.policy import DirectoryRoot, HostRoot, Root
+from cloister.runtime.ground import Ground
 from cloister.runtime.plan import Directory, Layer
 
 USER_NAME = "user"
@@ -166,18 +167,26 @@ def host_programs() -> tuple[tuple[str, ...], tuple[tuple[str, str], ...]]:
 
 
 def layers_of(
-    root: HostRoot | DirectoryRoot, etc: Path, *, idmap: bool, writable: bool
+    root: Root, ground: Ground, template: Path, *, idmap: bool, writable: bool
 ) -> tuple[Layer, ...]:
-    """Return the host directories of the root; `writable` if anybody inside may change them."""
+    """Return the host directories of the root; `writable` if anybody inside may change them.
+
+    `template` is where the launcher keeps what all sandboxes share.
+    """
     if isinstance(root, DirectoryRoot):
         path = _existing_directory(str(root.path), "root")
-        return (Layer(path, "", idmap, True),)
+        return (Layer((path,), "", idmap, True),)
+    if not isinstance(root, HostRoot):
+        return (Layer(ground.image, "", idmap, True),)
     directories, _ = host_programs()
-    layers = [Layer(f"/{name}", name, idmap, writable) for name in directories]
-    layers.append(Layer(str(etc), "etc", True, writable))
+    layers = [Layer((f"/{name}",), name, idmap, writable) for name in directories]
+    layers.append(Layer((str(template / "etc"),), "etc", True, writable))
     for extra in root.extra:
         source = _existing_directory(extra, "root.extra")
-        layers.append(Layer(source, extra.strip("/"), idmap, writable))
+        layers.append(Layer((source,), extra.strip("/"), idmap, writable))
+    if ground.disk is not None:
+        # What is written anywhere is then in an overlay, where it can be told from the rest.
+        layers.append(Layer((str(template / "empty"),), "", True, True))
     return tuple(layers)
 
 
@@ -190,12 +199,12 @@ def _existing_directory(path: str, field: str) -> str:
     return real
 
 
-def links_of(root: HostRoot | DirectoryRoot) -> tuple[tuple[str, str], ...]:
+def links_of(root: Root) -> tuple[tuple[str, str], ...]:
     """Return the links of the root, (target, name)."""
     return host_programs()[1] if isinstance(root, HostRoot) else ()
 
 
-def directories_of(root: HostRoot | DirectoryRoot, user: User, init: User) -> tuple[Directory, ...]:
+def directories_of(root: Root, user: User, init: User) -> tuple[Directory, ...]:
     """Return the directories every sandbox has, with their owners."""
     ours = [("home", 0o755), ("root", 0o700), ("var", 0o755), ("run", 0o755), ("opt", 0o755)]
     ours += [("proc", 0o555), ("dev", 0o755), ("sys", 0o555)]

@@ -15,6 +15,7 @@ from cloister.errors import CloisterError, GuestGone, LaunchFailed, RequestError
 from cloister.model import MountMode, Profile, SandboxId, SandboxUsage, Trust, User
 from cloister.policy import HostRoot, Policy, RuntimeFacts
 from cloister.runtime.base import Guest, Posture
+from cloister.runtime.ground import BARE, Ground
 from cloister.runtime.namespace import ids
 from cloister.runtime.namespace.cgroups import GroupFiles
 from cloister.runtime.namespace.instance import Instance
@@ -91,7 +92,7 @@ class NamespaceRuntime:
         self._launcher: Launcher | None = None
         self._preparing: asyncio.Task[None] | None = None
         self._ranges: dict[int, int] = {}
-        self._rooms: dict[Policy, Room] = {}
+        self._rooms: dict[tuple[Policy, bool], Room] = {}
         self._lost: dict[int, Callable[[CloisterError], None]] = {}
 
     def record_path(self, id: SandboxId) -> Path:
@@ -127,42 +128,51 @@ class NamespaceRuntime:
         self._launcher = await self._instance.start_launcher()
         self._launcher.on_gone = self._on_gone
 
-    def plan(self, id: SandboxId, policy: Policy) -> Plan:
+    def plan(self, id: SandboxId, policy: Policy, ground: Ground = BARE) -> Plan:
         """Return what the launcher will be told."""
         instance = self._instance
         if instance is None:
             raise RequestError("prepare() comes before plan()")
         idmap = os.geteuid() == 0
-        identities = self._identities(instance, policy)
+        identities = self._identities(instance, policy, ground)
         try:
-            room = self._room(instance, policy, identities, idmap=idmap)
-            return make_plan(policy, room, identities, idmap=idmap)
+            room = self._room(instance, policy, ground, identities, idmap=idmap)
+            return make_plan(policy, ground, room, identities, idmap=idmap)
         except BaseException:
-            if identities.first is not None:
+            if identities.first is not None and identities.first != ids.STORE_SLICE:
                 instance.pool_give_back(identities.first)
             raise
 
     def _room(
-        self, instance: Instance, policy: Policy, identities: Identities, *, idmap: bool
+        self,
+        instance: Instance,
+        policy: Policy,
+        ground: Ground,
+        identities: Identities,
+        *,
+        idmap: bool,
     ) -> Room:
-        room = self._rooms.get(policy)
+        key = (policy, ground.disk is not None)
+        room = self._rooms.get(key)
         if room is None:
             room = make_room(
                 policy,
+                ground,
                 instance.layout,
-                instance.directory / "etc",
+                instance.directory,
                 init=identities.init,
                 single=identities.first is None,
                 idmap=idmap,
             )
-            # A directory can disappear or change between two starts; the host's programs do not.
+            # A directory can disappear, a name can come to mean another image; the host's
+            # programs stay where they are.
             if isinstance(policy.root, HostRoot) and not policy.root.extra:
                 if len(self._rooms) >= _ROOMS:
                     self._rooms.clear()
-                self._rooms[policy] = room
+                self._rooms[key] = room
         return room
 
-    def _identities(self, instance: Instance, policy: Policy) -> Identities:
+    def _identities(self, instance: Instance, policy: Policy, ground: Ground) -> Identities:
         init = User(0, 0)
         if instance.pool is None:
             user = policy.run_as
@@ -170,10 +180,12 @@ class NamespaceRuntime:
                 user = init
             uids, gids = ids.single_map(user)
             return Identities(uids, gids, None, user, False)
-        first = instance.pool.take()
         if os.geteuid() == 0:
+            first = instance.pool.take()
             whole = ids.root_map(first)
             return Identities(whole, whole, first, init, True)
+        # The owners on a disk are what they are: all that use one have the same slice.
+        first = ids.STORE_SLICE if ground.is_stored else instance.pool.take()
         shows_own_files = any(mount.mode is not MountMode.COPY for mount in policy.mounts)
         user = policy.run_as
         uids = ids.slice_map(first, user.uid if shows_own_files else None)
@@ -189,7 +201,9 @@ class NamespaceRuntime:
             raise RequestError("prepare() comes before start()")
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         if plan.uid_map[0].count > 1:
-            self._ranges[number] = min(r.outside for r in plan.uid_map if r.outside != 0)
+            first = min(r.outside for r in plan.uid_map if r.outside != 0)
+            if first != ids.STORE_SLICE:
+                self._ranges[number] = first
         link = Link(ours, carries_descriptors=not plan.stream_transport, on_lost=on_lost)
         self._lost[number] = on_lost
         refusals: list[CloisterError] = []
