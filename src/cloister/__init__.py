@@ -27,7 +27,7 @@ from cloister.errors import (
     Unsupported,
 )
 from cloister.model import Limits, Mount, MountMode, Profile, Reason, Result, Trust, Usage
-from cloister.policy import DirectoryRoot, HostRoot, Policy, load_policy, parse_policy
+from cloister.policy import DirectoryRoot, HostRoot, ImageRoot, Policy, load_policy, parse_policy
 from cloister.sandbox import Change, Entry, Files, Process, Sandbox
 
 __version__ = "0.1.0"
@@ -47,6 +47,7 @@ __all__ = [
     "GuestGone",
     "HostError",
     "HostRoot",
+    "ImageRoot",
     "LaunchFailed",
     "Limits",
     "Mount",

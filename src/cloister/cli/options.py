@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import click
 
-from cloister.errors import RequestError
+from cloister.errors import PolicyError, RequestError
 from cloister.model import (
     Limits,
     Mount,
@@ -18,10 +18,21 @@ from cloister.model import (
     Trust,
     parse_absolute_path,
     parse_mount,
+    parse_name,
     parse_user,
+    parse_volume,
     quote,
 )
-from cloister.policy import DirectoryRoot, HostRoot, Policy, SecondLayer, load_policy
+from cloister.policy import (
+    DirectoryRoot,
+    History,
+    ImageRoot,
+    Policy,
+    Root,
+    SecondLayer,
+    Storage,
+    load_policy,
+)
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -30,7 +41,7 @@ _LIMITS = (
     ("--memory", "memory", "SIZE", 'Memory of everything inside, or "unlimited".'),
     ("--pids", "pids", "COUNT", "Processes and threads at once."),
     ("--cpus", "cpus", "NUMBER", 'Processors, such as 0.5, or "unlimited".'),
-    ("--disk", "disk", "SIZE", "Bytes of the writable filesystem (they count as memory too)."),
+    ("--disk", "disk", "SIZE", "Bytes of the writable filesystem; in memory, of that too."),
     ("--inodes", "inodes", "COUNT", "Files and directories of the writable filesystem."),
     ("--open-files", "open_files", "COUNT", "Open files of each process."),
     ("--shm", "shm", "SIZE", "Bytes of /dev/shm."),
@@ -65,6 +76,13 @@ def sandbox_options(function: F) -> F:
             multiple=True,
             help="Show a host directory inside; read-only unless it says write. Repeatable.",
         ),
+        click.option(
+            "--volume",
+            "volumes",
+            metavar="NAME:/TARGET[:read]",
+            multiple=True,
+            help="Show a volume inside, to be written to unless it says read. Repeatable.",
+        ),
         click.option("--cwd", metavar="DIR", help="Working directory inside."),
         click.option(
             "--env",
@@ -94,6 +112,26 @@ def sandbox_options(function: F) -> F:
             metavar="DIR",
             type=click.Path(),
             help="Use a host directory as root filesystem; it is not written to.",
+        ),
+        click.option(
+            "--image",
+            metavar="NAME",
+            help="Use an image as root filesystem; it is not written to.",
+        ),
+        click.option(
+            "--storage",
+            type=click.Choice([storage.value for storage in Storage]),
+            help="Where what is written inside lies; only on disk can it be snapshotted.",
+        ),
+        click.option(
+            "--history",
+            type=click.Choice([history.value for history in History]),
+            help="When to take a snapshot unasked; each-run puts the storage on disk.",
+        ),
+        click.option(
+            "--keep",
+            metavar="NAME",
+            help="Keep the sandbox's disk under a name, or go on with the one kept so.",
         ),
         click.option(
             "--second-layer",
@@ -127,6 +165,7 @@ class Wanted:
     cwd: str
     label: str | None
     usage: bool
+    keep: str | None
 
 
 def parse_options(options: dict[str, Any], **defaults: str) -> Wanted:
@@ -135,7 +174,7 @@ def parse_options(options: dict[str, Any], **defaults: str) -> Wanted:
     policy = Policy() if path is None else load_policy(path)
     changes: dict[str, Any] = {
         name: options[name]
-        for name in ("profile", "trust", "second_layer")
+        for name in ("profile", "trust", "second_layer", "storage", "history")
         if options[name] is not None
     }
     limits = {} if path is not None else dict(defaults)
@@ -149,10 +188,22 @@ def parse_options(options: dict[str, Any], **defaults: str) -> Wanted:
         changes["env"] = {**policy.env, **variables}
     if options["user"] is not None:
         changes["user"] = parse_user(options["user"], "--user")
-    if options["root"] is not None:
-        changes["root"] = _root(options["root"])
+    root = _root(options["root"], options["image"])
+    if root is not None:
+        changes["root"] = root
+    if options["volumes"]:
+        volumes = [parse_volume(text) for text in options["volumes"]]
+        changes["volumes"] = [*policy.volumes, *volumes]
+    keep = None if options["keep"] is None else parse_name(options["keep"], "--keep")
+    if keep is not None and not policy.storage_is_stated:
+        changes.setdefault("storage", Storage.DISK)
     # Judged together, and then copies are made by us, who can show how far they are.
     whole = policy.replace(**changes, mounts=mounts)
+    if keep is not None and whole.storage is not Storage.DISK:
+        raise RequestError(
+            f'--keep {keep} with storage "{whole.storage.value}", of which nothing is left; '
+            "add --storage disk"
+        )
     shown = tuple(mount for mount in whole.mounts if mount.mode is not MountMode.COPY)
     return Wanted(
         policy=whole.replace(mounts=shown),
@@ -161,6 +212,7 @@ def parse_options(options: dict[str, Any], **defaults: str) -> Wanted:
         cwd="/workspace" if options["cwd"] is None else options["cwd"],
         label=options["label"],
         usage=options["usage"],
+        keep=keep,
     )
 
 
@@ -198,10 +250,19 @@ def _variable(text: str) -> tuple[str, str]:
     return name, value
 
 
-def _root(text: str) -> HostRoot | DirectoryRoot:
-    path = Path(text).resolve()
+def _root(directory: str | None, image: str | None) -> Root | None:
+    if directory is not None and image is not None:
+        raise RequestError("--root and --image each name a root filesystem; keep one of them")
+    if image is not None:
+        try:
+            return ImageRoot(image)
+        except PolicyError as error:
+            raise RequestError("--image" + error.message.removeprefix("root.image")) from error
+    if directory is None:
+        return None
+    path = Path(directory).resolve()
     if not path.is_dir():
-        raise RequestError(f"--root {quote(text)} is not a directory; name one")
+        raise RequestError(f"--root {quote(directory)} is not a directory; name one")
     return DirectoryRoot(path)
 
 

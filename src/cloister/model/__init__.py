@@ -41,6 +41,13 @@ from cloister.model.units import (
     parse_cpus,
     parse_duration,
 )
+from cloister.model.volumes import (
+    VolumeMode,
+    VolumeMount,
+    parse_name,
+    parse_volume,
+    parse_volume_mode,
+)
 
 __all__ = [
     "LIMIT_NAMES",
@@ -65,6 +72,8 @@ __all__ = [
     "Trust",
     "Usage",
     "User",
+    "VolumeMode",
+    "VolumeMount",
     "format_bytes",
     "format_duration",
     "new_sandbox_id",
@@ -78,9 +87,12 @@ __all__ = [
     "parse_mount",
     "parse_mount_mode",
     "parse_mount_source",
+    "parse_name",
     "parse_sandbox_id",
     "parse_target",
     "parse_user",
+    "parse_volume",
+    "parse_volume_mode",
     "quote",
     "require_exec_fits",
 ]

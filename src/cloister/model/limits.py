@@ -34,7 +34,7 @@ class Limits:
     memory: int | None
     pids: int
     cpus: float | None
-    disk: int
+    disk: int | None
     inodes: int
     open_files: int
     shm: int
@@ -62,7 +62,7 @@ class Limits:
             "memory": None if memory == UNLIMITED else _size("memory", memory),
             "pids": _count("pids", pids, 2, 1_000_000),
             "cpus": None if cpus == UNLIMITED else _cpus(cpus),
-            "disk": _size("disk", disk),
+            "disk": None if disk == UNLIMITED else _size("disk", disk),
             "inodes": _count("inodes", inodes, 64, 2**32 - 1),
             "open_files": _count("open_files", open_files, 16, 1_048_576),
             "shm": _size("shm", shm),
@@ -89,7 +89,7 @@ class Limits:
             "memory": UNLIMITED if self.memory is None else format_bytes(self.memory),
             "pids": self.pids,
             "cpus": UNLIMITED if self.cpus is None else self.cpus,
-            "disk": format_bytes(self.disk),
+            "disk": UNLIMITED if self.disk is None else format_bytes(self.disk),
             "inodes": self.inodes,
             "open_files": self.open_files,
             "shm": format_bytes(self.shm),

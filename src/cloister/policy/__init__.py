@@ -18,7 +18,16 @@ from cloister.policy.judge import (
 )
 from cloister.policy.load import load_policy
 from cloister.policy.parse import MAXIMUM_POLICY_BYTES, parse_policy, schema
-from cloister.policy.policy import DirectoryRoot, HostRoot, Policy, Root, SecondLayer
+from cloister.policy.policy import (
+    DirectoryRoot,
+    History,
+    HostRoot,
+    ImageRoot,
+    Policy,
+    Root,
+    SecondLayer,
+    Storage,
+)
 from cloister.policy.trust import STRENGTHS, RuntimeFacts, choose_runtime
 
 __all__ = [
@@ -30,7 +39,9 @@ __all__ = [
     "Effect",
     "Exec",
     "Grant",
+    "History",
     "HostRoot",
+    "ImageRoot",
     "MountRequest",
     "Policy",
     "Request",
@@ -40,6 +51,7 @@ __all__ = [
     "RuntimeFacts",
     "SecondLayer",
     "Share",
+    "Storage",
     "Verdict",
     "choose_runtime",
     "judge",

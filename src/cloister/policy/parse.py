@@ -7,7 +7,7 @@ import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from cloister.errors import PolicyError, RequestError
 from cloister.model import (
@@ -18,19 +18,26 @@ from cloister.model import (
     MountMode,
     Profile,
     Trust,
+    VolumeMode,
+    VolumeMount,
     parse_mount_mode,
     parse_mount_source,
+    parse_name,
     parse_target,
     parse_user,
+    parse_volume_mode,
     quote,
 )
 from cloister.policy.locate import KeyPath, locate_keys
 from cloister.policy.policy import (
     DirectoryRoot,
+    History,
     HostRoot,
+    ImageRoot,
     Policy,
     Root,
     SecondLayer,
+    Storage,
     nearest,
     parse_choice,
     parse_hostname,
@@ -38,10 +45,13 @@ from cloister.policy.policy import (
 
 MAXIMUM_POLICY_BYTES = 2**20
 
-_PLAIN_KEYS = ("trust", "profile", "hostname", "user", "second_layer")
-_TOP_KEYS = (*_PLAIN_KEYS, "root", "limits", "env", "mount")
-_ROOT_KEYS = ("kind", "path", "extra")
+_PLAIN_KEYS = ("trust", "profile", "hostname", "user", "second_layer", "storage", "history")
+_TOP_KEYS = (*_PLAIN_KEYS, "root", "limits", "env", "mount", "volume")
+# The key that says more of each kind of root.
+_ROOT_KINDS = {"host": "extra", "directory": "path", "image": "image"}
+_ROOT_KEYS = ("kind", "path", "extra", "image")
 _MOUNT_KEYS = ("source", "target", "mode")
+_VOLUME_KEYS = ("name", "target", "mode")
 
 
 def schema() -> tuple[str, ...]:
@@ -52,6 +62,7 @@ def schema() -> tuple[str, ...]:
         *(f"limits.{key}" for key in LIMIT_NAMES),
         "env",
         *(f"mount.{key}" for key in _MOUNT_KEYS),
+        *(f"volume.{key}" for key in _VOLUME_KEYS),
     )
 
 
@@ -121,7 +132,12 @@ _PLAIN_PARSERS: Mapping[str, Callable[[object], object]] = {
     "hostname": parse_hostname,
     "user": parse_user,
     "second_layer": lambda value: parse_choice("second_layer", SecondLayer, value),
+    "storage": lambda value: parse_choice("storage", Storage, value),
+    "history": lambda value: parse_choice("history", History, value),
 }
+
+
+_Shown = TypeVar("_Shown", Mount, VolumeMount)
 
 
 class _Reader:
@@ -131,13 +147,15 @@ class _Reader:
         self._where = where
         self._lines = lines
         self._directory = directory
+        self._targets: set[str] = set()
 
     def read(self, table: Mapping[str, Any]) -> Policy:
         self._refuse_unknown((), table, _TOP_KEYS)
         fields: dict[str, Any] = {
             "limits": self._read_limits(self._table((), table, "limits")),
             "env": self._read_env(self._table((), table, "env")),
-            "mounts": self._read_mounts(table.get("mount", [])),
+            "mounts": self._read_shown(table, "mount", self._read_mount),
+            "volumes": self._read_shown(table, "volume", self._read_volume),
         }
         if "root" in table:
             fields["root"] = self._read_root(self._table((), table, "root"))
@@ -145,9 +163,12 @@ class _Reader:
             if name in table:
                 with self._at((name,)):
                     fields[name] = _PLAIN_PARSERS[name](table[name])
-        # Each field was read by itself; what is left to go wrong is the user not fitting the rest.
-        with self._at(("user",)):
+        try:
             return Policy(**fields)
+        except PolicyError as error:
+            # Each field was read by itself; what is left to go wrong is one not fitting another.
+            path = tuple(error.place.removeprefix("policy ").split("."))
+            raise self._error(path, error.message, error.nearest) from error
 
     def _read_limits(self, table: Mapping[str, Any]) -> Limits:
         self._refuse_unknown(("limits",), table, LIMIT_NAMES)
@@ -167,16 +188,20 @@ class _Reader:
     def _read_root(self, table: Mapping[str, Any]) -> Root:
         self._refuse_unknown(("root",), table, _ROOT_KEYS)
         kind = self._required(("root",), table, "kind")
-        if kind not in ("host", "directory"):
+        if not isinstance(kind, str) or kind not in _ROOT_KINDS:
             raise self._error(
                 ("root", "kind"),
-                f"root.kind is {quote(kind)}; it may be host, directory",
-                nearest(kind, ("host", "directory")) if isinstance(kind, str) else None,
+                f"root.kind is {quote(kind)}; it may be {', '.join(_ROOT_KINDS)}",
+                nearest(kind, _ROOT_KINDS) if isinstance(kind, str) else None,
             )
-        stray = "path" if kind == "host" else "extra"
-        if stray in table:
-            message = f'root.{stray} has no meaning with kind = "{kind}"; remove one of the two'
-            raise self._error(("root", stray), message)
+        for stray in table:
+            if stray not in ("kind", _ROOT_KINDS[kind]):
+                message = f'root.{stray} has no meaning with kind = "{kind}"; remove one of the two'
+                raise self._error(("root", stray), message)
+        if kind == "image":
+            image = self._required(("root",), table, "image")
+            with self._at(("root", "image")):
+                return ImageRoot(image)
         if kind == "directory":
             path = self._required(("root",), table, "path")
             with self._at(("root", "path")):
@@ -189,23 +214,28 @@ class _Reader:
                 HostRoot([path])
         return HostRoot(extra)
 
-    def _read_mounts(self, tables: object) -> tuple[Mount, ...]:
+    def _read_shown(
+        self,
+        whole: Mapping[str, Any],
+        name: str,
+        read: Callable[[KeyPath, Mapping[str, Any]], _Shown],
+    ) -> tuple[_Shown, ...]:
+        tables = whole.get(name, [])
         if not isinstance(tables, list):
-            raise self._error(("mount",), "mount is not a list of tables; write [[mount]]")
-        mounts: list[Mount] = []
-        targets: set[str] = set()
+            raise self._error((name,), f"{name} is not a list of tables; write [[{name}]]")
+        shown: list[_Shown] = []
         for index, table in enumerate(tables):
-            path: KeyPath = ("mount", index)
+            path: KeyPath = (name, index)
             if not isinstance(table, dict):
-                message = f"{_dotted(path)} is {quote(table)}; write a table, [[mount]]"
+                message = f"{_dotted(path)} is {quote(table)}; write a table, [[{name}]]"
                 raise self._error(path, message)
-            mount = self._read_mount(path, table)
-            if mount.target in targets:
-                message = f"{quote(mount.target)} is a target twice; keep one of them"
+            each = read(path, table)
+            if each.target in self._targets:
+                message = f"{quote(each.target)} is a target twice; keep one of them"
                 raise self._error((*path, "target"), message)
-            targets.add(mount.target)
-            mounts.append(mount)
-        return tuple(mounts)
+            self._targets.add(each.target)
+            shown.append(each)
+        return tuple(shown)
 
     def _read_mount(self, path: KeyPath, table: Mapping[str, Any]) -> Mount:
         self._refuse_unknown(path, table, _MOUNT_KEYS)
@@ -218,6 +248,18 @@ class _Reader:
         with self._at((*path, "mode")):
             mode = parse_mount_mode(table.get("mode", MountMode.COPY))
         return Mount(self._host_path(source), target, mode)
+
+    def _read_volume(self, path: KeyPath, table: Mapping[str, Any]) -> VolumeMount:
+        self._refuse_unknown(path, table, _VOLUME_KEYS)
+        name_text = self._required(path, table, "name")
+        target_text = self._required(path, table, "target")
+        with self._at((*path, "name")):
+            name = parse_name(name_text, "volume name")
+        with self._at((*path, "target")):
+            target = parse_target(target_text, "volume target")
+        with self._at((*path, "mode")):
+            mode = parse_volume_mode(table.get("mode", VolumeMode.WRITE))
+        return VolumeMount(name, target, mode)
 
     def _host_path(self, path: Path) -> Path:
         return path if self._directory is None else self._directory / path

@@ -8,7 +8,7 @@ import json
 import os
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, TypeVar
@@ -22,6 +22,7 @@ from cloister.model import (
     Profile,
     Trust,
     User,
+    VolumeMount,
     parse_absolute_path,
     parse_target,
     parse_user,
@@ -31,12 +32,29 @@ from cloister.model import (
 # One label of a host name (RFC 1123); a dot would make programs look for a domain there is none of.
 _HOSTNAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?")
 
+# A registry, a repository, a tag and a digest are all ASCII; whether it is there is asked later.
+_REFERENCE = re.compile(r"(?![-/])[!-~]{1,255}")
+
 
 class SecondLayer(StrEnum):
     """The wall behind the wall: `landlock`, or `none` on a kernel without it."""
 
     LANDLOCK = "landlock"
     NONE = "none"
+
+
+class Storage(StrEnum):
+    """Where what is written inside lies: in `memory`, gone at the end, or on `disk`, to be kept."""
+
+    MEMORY = "memory"
+    DISK = "disk"
+
+
+class History(StrEnum):
+    """When snapshots are taken unasked: at `none` of the runs, or at `each-run`."""
+
+    NONE = "none"
+    EACH_RUN = "each-run"
 
 
 @dataclass(frozen=True, slots=True, init=False)
@@ -70,7 +88,23 @@ class DirectoryRoot:
         object.__setattr__(self, "path", Path(text))
 
 
-Root = HostRoot | DirectoryRoot
+@dataclass(frozen=True, slots=True, init=False)
+class ImageRoot:
+    """An image by its name, read-only below the sandbox's own writable layer."""
+
+    reference: str
+
+    def __init__(self, reference: str) -> None:
+        if not isinstance(reference, str) or _REFERENCE.fullmatch(reference) is None:
+            raise _wrong(
+                "root.image",
+                f"is {quote(reference)}; write 1 to 255 printable ASCII characters "
+                'without spaces, the first not "-" or "/"',
+            )
+        object.__setattr__(self, "reference", reference)
+
+
+Root = HostRoot | DirectoryRoot | ImageRoot
 
 
 @dataclass(frozen=True, slots=True, init=False)
@@ -86,6 +120,11 @@ class Policy:
     hostname: str
     second_layer: SecondLayer
     user: User | None
+    storage: Storage
+    history: History
+    volumes: tuple[VolumeMount, ...]
+    # Whether the storage was asked for, or follows from the rest; the meaning is the same.
+    storage_is_stated: bool = field(compare=False, repr=False)
 
     def __init__(
         self,
@@ -99,22 +138,51 @@ class Policy:
         hostname: str = "sandbox",
         second_layer: SecondLayer | str = SecondLayer.LANDLOCK,
         user: User | str | int | None = None,
+        storage: Storage | str | None = None,
+        history: History | str = History.NONE,
+        volumes: Iterable[VolumeMount] = (),
     ) -> None:
+        # A history is of snapshots, and only a disk has those.
+        parsed_history = parse_choice("history", History, history)
+        default = Storage.MEMORY if parsed_history is History.NONE else Storage.DISK
         values = {
             "trust": parse_choice("trust", Trust, trust),
             "profile": parse_choice("profile", Profile, profile),
             "limits": _instance("limits", Limits, Limits() if limits is None else limits),
-            "mounts": _parse_mounts(mounts),
+            "mounts": _parse_shown("mounts", Mount, mounts),
             "env": env if isinstance(env, Environment) else _placed("env", Environment, env),
             "root": _instance("root", Root, HostRoot() if root is None else root),
             "hostname": parse_hostname(hostname),
             "second_layer": parse_choice("second_layer", SecondLayer, second_layer),
             "user": None if user is None else _placed("user", parse_user, user),
+            "storage": default if storage is None else parse_choice("storage", Storage, storage),
+            "history": parsed_history,
+            "volumes": _parse_shown("volumes", VolumeMount, volumes),
+            "storage_is_stated": storage is not None,
         }
         for name, value in values.items():
             object.__setattr__(self, name, value)
+        self._require_fit()
+
+    def _require_fit(self) -> None:
+        """Refuse fields that are right by themselves and not together."""
         if 0 in self.run_as and self.profile is not Profile.ROOT:
             raise _wrong("user", 'is root or in its group; set profile = "root" for that')
+        _require_free({mount.target for mount in self.mounts}, "volumes", self.volumes)
+        if self.storage is not Storage.MEMORY:
+            return
+        if self.history is not History.NONE:
+            raise _wrong(
+                "history",
+                f'is "{self.history.value}" and storage is "memory", of which there are no '
+                'snapshots; set storage = "disk" or history = "none"',
+            )
+        if self.limits.disk is None:
+            raise _wrong(
+                "limits.disk",
+                'is "unlimited" and storage is "memory", where files could fill the memory of '
+                'the host; write a size or set storage = "disk"',
+            )
 
     @property
     def run_as(self) -> User:
@@ -125,7 +193,11 @@ class Policy:
 
     def replace(self, **changes: Any) -> Policy:
         """Return this policy with some fields changed."""
-        fields = {name: getattr(self, name) for name in Policy.__slots__}
+        fields = {
+            name: getattr(self, name) for name in Policy.__slots__ if name != "storage_is_stated"
+        }
+        if not self.storage_is_stated:
+            fields["storage"] = None
         for name in changes:
             if name not in fields:
                 raise PolicyError(
@@ -140,6 +212,8 @@ class Policy:
         root: dict[str, Any]
         if isinstance(self.root, HostRoot):
             root = {"kind": "host", "extra": list(self.root.extra)}
+        elif isinstance(self.root, ImageRoot):
+            root = {"kind": "image", "image": self.root.reference}
         else:
             root = {"kind": "directory", "path": str(self.root.path)}
         return {
@@ -148,12 +222,17 @@ class Policy:
             "hostname": self.hostname,
             **({} if self.user is None else {"user": f"{self.user.uid}:{self.user.gid}"}),
             "second_layer": self.second_layer.value,
+            "storage": self.storage.value,
+            "history": self.history.value,
             "root": root,
             "limits": self.limits.as_dict(),
             "env": dict(self.env),
             "mount": [
                 {"source": str(m.source), "target": m.target, "mode": m.mode.value}
                 for m in self.mounts
+            ],
+            "volume": [
+                {"name": v.name, "target": v.target, "mode": v.mode.value} for v in self.volumes
             ],
         }
 
@@ -171,7 +250,7 @@ def nearest(name: str, valid: Iterable[str]) -> str | None:
 
 
 _Choice = TypeVar("_Choice", bound=StrEnum)
-_T = TypeVar("_T")
+_Shown = TypeVar("_Shown", Mount, VolumeMount)
 
 
 def parse_choice(field: str, kind: type[_Choice], value: object) -> _Choice:
@@ -196,21 +275,24 @@ def parse_hostname(value: object) -> str:
     return value
 
 
-def _parse_mounts(mounts: object) -> tuple[Mount, ...]:
-    if not isinstance(mounts, Iterable):
-        raise _wrong("mounts", f"is {quote(mounts)}; write a list of Mount")
-    parsed = tuple(_instance("mounts", Mount, mount) for mount in mounts)
-    targets: set[str] = set()
-    for mount in parsed:
-        if mount.target in targets:
-            raise _wrong("mounts", f"has {quote(mount.target)} as target twice; keep one of them")
-        targets.add(mount.target)
+def _parse_shown(field: str, kind: type[_Shown], values: object) -> tuple[_Shown, ...]:
+    if not isinstance(values, Iterable):
+        raise _wrong(field, f"is {quote(values)}; write a list of {kind.__name__}")
+    parsed = tuple(_instance(field, kind, value) for value in values)
+    _require_free(set(), field, parsed)
     return parsed
+
+
+def _require_free(taken: set[str], field: str, shown: Iterable[Mount | VolumeMount]) -> None:
+    for each in shown:
+        if each.target in taken:
+            raise _wrong(field, f"has {quote(each.target)} as target twice; keep one of them")
+        taken.add(each.target)
 
 
 def _instance(field: str, kind: Any, value: Any) -> Any:
     if not isinstance(value, kind):
-        name = getattr(kind, "__name__", "HostRoot or DirectoryRoot")
+        name = getattr(kind, "__name__", "HostRoot, DirectoryRoot or ImageRoot")
         raise _wrong(field, f"is {quote(value)}; write a {name}")
     return value
 

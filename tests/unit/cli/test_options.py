@@ -9,9 +9,9 @@ import click
 import pytest
 
 from cloister.cli.options import Wanted, command_words, limit_flag, parse_options, sandbox_options
-from cloister.errors import CloisterError, RequestError
-from cloister.model import LIMIT_NAMES, MountMode, Profile
-from cloister.policy import DirectoryRoot
+from cloister.errors import CloisterError, PolicyError, RequestError
+from cloister.model import LIMIT_NAMES, MountMode, Profile, VolumeMount
+from cloister.policy import DirectoryRoot, History, ImageRoot, Storage
 
 
 def parse(*arguments: str, **defaults: str) -> Wanted:
@@ -30,6 +30,7 @@ def test_without_options_it_is_the_default_policy() -> None:
     wanted = parse()
     assert wanted.policy == type(wanted.policy)()
     assert (wanted.copies, wanted.outs, wanted.cwd) == ((), (), "/workspace")
+    assert wanted.keep is None
 
 
 def test_every_limit_of_the_command_line_reaches_the_policy() -> None:
@@ -84,6 +85,61 @@ def test_a_root_may_be_named_relative_to_here(
     assert parse("--root", "tree").policy.root == DirectoryRoot(tmp_path.resolve() / "tree")
 
 
+def test_an_image_is_the_root_in_place_of_what_the_file_says(tmp_path: Path) -> None:
+    file = tmp_path / "p.toml"
+    file.write_text('[root]\nkind = "host"\nextra = ["/opt"]\n')
+    assert parse("--policy", str(file), "--image", "dev").policy.root == ImageRoot("dev")
+
+
+def test_there_is_one_root_and_not_two(tmp_path: Path) -> None:
+    with pytest.raises(RequestError, match="--root and --image"):
+        parse("--root", str(tmp_path), "--image", "dev")
+
+
+def test_volumes_are_added_to_those_of_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "p.toml"
+    file.write_text('[[volume]]\nname = "a"\ntarget = "/a"\n')
+    wanted = parse("--policy", str(file), "--volume", "b:/b", "--volume", "c:/c:read")
+    assert wanted.policy.volumes == (
+        VolumeMount("a", "/a"),
+        VolumeMount("b", "/b"),
+        VolumeMount("c", "/c", "read"),
+    )
+    with pytest.raises(PolicyError, match="twice"):
+        parse("--volume", "b:/b", "--copy", f"{tmp_path}:/b")
+
+
+def test_storage_and_history_reach_the_policy() -> None:
+    assert parse("--storage", "disk").policy.storage is Storage.DISK
+    wanted = parse("--history", "each-run")
+    assert (wanted.policy.history, wanted.policy.storage) == (History.EACH_RUN, Storage.DISK)
+    with pytest.raises(PolicyError, match="snapshots"):
+        parse("--history", "each-run", "--storage", "memory")
+
+
+def test_an_unlimited_disk_needs_the_storage_for_it() -> None:
+    assert parse("--disk", "unlimited", "--storage", "disk").policy.limits.disk is None
+    with pytest.raises(PolicyError, match="memory of the host"):
+        parse("--disk", "unlimited")
+
+
+def test_what_is_kept_is_on_disk() -> None:
+    wanted = parse("--keep", "task-42")
+    assert (wanted.keep, wanted.policy.storage) == ("task-42", Storage.DISK)
+    assert parse("--keep", "a", "--disk", "unlimited").policy.limits.disk is None
+
+
+def test_nothing_in_memory_is_kept(tmp_path: Path) -> None:
+    file = tmp_path / "p.toml"
+    file.write_text('storage = "memory"\n')
+    with pytest.raises(RequestError, match="add --storage disk"):
+        parse("--keep", "a", "--policy", str(file))
+    with pytest.raises(RequestError, match="add --storage disk"):
+        parse("--keep", "a", "--storage", "memory")
+    wanted = parse("--keep", "a", "--policy", str(file), "--storage", "disk")
+    assert wanted.policy.storage is Storage.DISK
+
+
 def test_a_host_path_of_a_result_may_hold_colons() -> None:
     assert parse("--out", "/workspace/a:b:c").outs == (("/workspace/a", Path("b:c")),)
 
@@ -98,6 +154,10 @@ def test_a_host_path_of_a_result_may_hold_colons() -> None:
         (["--env", "=x"], "NAME=VALUE"),
         (["--mount", "/tmp:/a:wrote"], "did you mean"),
         (["--out", "relative:/x"], "--out source"),
+        (["--image", "/dev"], "^--image is"),
+        (["--keep", "Task"], "^--keep is"),
+        (["--volume", "cache"], "^volume is"),
+        (["--volume", "cache:/a:raed"], "did you mean"),
     ],
 )
 def test_a_wrong_value_is_called_by_its_option(arguments: list[str], words: str) -> None:

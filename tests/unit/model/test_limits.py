@@ -30,12 +30,12 @@ def test_friendly_forms_become_plain_numbers() -> None:
     assert hash(limits) == hash(Limits(memory=1024 * MIB, wall=90, cpus=0.5, disk="5MiB"))
 
 
-@pytest.mark.parametrize("name", ["memory", "cpus", "wall", "lifetime", "idle"])
+@pytest.mark.parametrize("name", ["memory", "cpus", "disk", "wall", "lifetime", "idle"])
 def test_unlimited_is_accepted_where_it_may_be(name: str) -> None:
     assert getattr(Limits(**{name: "unlimited"}), name) is None  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("name", ["pids", "disk", "inodes", "open_files", "shm", "output"])
+@pytest.mark.parametrize("name", ["pids", "inodes", "open_files", "shm", "output"])
 def test_unlimited_is_refused_where_it_may_not_be(name: str) -> None:
     with pytest.raises(RequestError, match=name):
         Limits(**{name: "unlimited"})  # type: ignore[arg-type]
@@ -107,7 +107,7 @@ durations = st.floats(0.001, 10**9) | st.just("unlimited")
             "memory": st.integers(16 * MIB, 2**63 - 1) | st.just("unlimited"),
             "pids": st.integers(2, 1_000_000),
             "cpus": st.floats(0.01, 4096) | st.just("unlimited"),
-            "disk": st.integers(MIB, 2**63 - 1),
+            "disk": st.integers(MIB, 2**63 - 1) | st.just("unlimited"),
             "inodes": st.integers(64, 2**32 - 1),
             "wall": durations,
             "lifetime": durations,

@@ -12,13 +12,25 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cloister.errors import NotFound, PolicyError, RequestError
-from cloister.model import Limits, Mount, MountMode, Profile, Trust, User
+from cloister.model import (
+    Limits,
+    Mount,
+    MountMode,
+    Profile,
+    Trust,
+    User,
+    VolumeMode,
+    VolumeMount,
+)
 from cloister.policy import (
     MAXIMUM_POLICY_BYTES,
     DirectoryRoot,
+    History,
     HostRoot,
+    ImageRoot,
     Policy,
     SecondLayer,
+    Storage,
     load_policy,
     parse_policy,
     schema,
@@ -30,6 +42,8 @@ profile = "root"
 hostname = "worker-1"
 user = "nobody"
 second_layer = "none"
+storage = "disk"
+history = "each-run"
 
 [root]
 kind = "host"
@@ -40,6 +54,7 @@ memory = "1GiB"
 pids = 128
 wall = 60
 idle = "5m"
+disk = "unlimited"
 
 [env]
 LANG = "C.UTF-8"
@@ -53,6 +68,15 @@ target = "/workspace"
 source = "/data"
 target = "/data"
 mode = "read"
+
+[[volume]]
+name = "cache"
+target = "/cache"
+
+[[volume]]
+name = "models"
+target = "/models"
+mode = "read"
 """
 
 
@@ -63,10 +87,13 @@ def test_a_whole_policy_is_the_same_thing_in_python() -> None:
         hostname="worker-1",
         user="nobody",
         second_layer="none",
+        storage="disk",
+        history="each-run",
         root=HostRoot(["/opt", "/srv/tools"]),
-        limits=Limits(memory="1GiB", pids=128, wall=60, idle="5m"),
+        limits=Limits(memory="1GiB", pids=128, wall=60, idle="5m", disk="unlimited"),
         env={"LANG": "C.UTF-8", "odd name": ""},
         mounts=[Mount(".", "/workspace"), Mount("/data", "/data", "read")],
+        volumes=[VolumeMount("cache", "/cache"), VolumeMount("models", "/models", "read")],
     )
 
 
@@ -81,6 +108,16 @@ def test_a_directory_can_be_the_root() -> None:
     assert relative.root == DirectoryRoot("/srv/root")
     with pytest.raises(PolicyError, match="absolute"):
         parse_policy(text.format("root"))
+
+
+def test_an_image_can_be_the_root() -> None:
+    assert parse_policy('[root]\nkind = "image"\nimage = "dev"').root == ImageRoot("dev")
+
+
+def test_a_text_states_the_storage_or_leaves_it_to_follow() -> None:
+    assert parse_policy('history = "each-run"').storage is Storage.DISK
+    assert parse_policy('storage = "memory"').storage_is_stated
+    assert not parse_policy('history = "none"').storage_is_stated
 
 
 def test_relative_sources_start_at_the_given_directory() -> None:
@@ -104,6 +141,10 @@ def test_relative_sources_start_at_the_given_directory() -> None:
         ('[root]\nkind = "hst"', "c.toml:2 root.kind", "host"),
         ('[[mount]]\nsource="a"\ntarget="/b"\nmdoe="read"', "c.toml:4 mount[0].mdoe", "mode"),
         ('["a b\\n"]', 'c.toml:1 "a b\\n"', None),
+        ('storage = "dsk"', "c.toml:1 storage", "disk"),
+        ('history = "each_run"', "c.toml:1 history", "each-run"),
+        ('[root]\nkind = "imag"', "c.toml:2 root.kind", "image"),
+        ('[[volume]]\nnmae = "a"', "c.toml:2 volume[0].nmae", "name"),
     ],
 )
 def test_the_unknown_is_an_error_with_place_and_nearest_name(
@@ -155,6 +196,28 @@ def test_the_unknown_is_an_error_with_place_and_nearest_name(
         ('[root]\nkind = "directory"\npath = "/x"\nextra = []', "c.toml:4 root.extra"),
         ('[root]\nkind = "host"\nextra = "/opt"', "c.toml:3 root.extra"),
         ('[root]\nkind = "host"\nextra = [\n"/opt",\n"/proc"]', "c.toml:5 root.extra[1]"),
+        ('[root]\nkind = ["host"]', "c.toml:2 root.kind"),
+        ('[root]\nkind = "image"', "c.toml:1 root"),
+        ('[root]\nkind = "image"\nimage = "-x"', "c.toml:3 root.image"),
+        ('[root]\nkind = "image"\nimage = 3', "c.toml:3 root.image"),
+        ('[root]\nkind = "image"\nimage = "a"\npath = "/x"', "c.toml:4 root.path"),
+        ('[root]\nkind = "image"\nimage = "a"\nextra = []', "c.toml:4 root.extra"),
+        ('[root]\nkind = "host"\nimage = "a"', "c.toml:3 root.image"),
+        ('[root]\nkind = "directory"\npath = "/x"\nimage = "a"', "c.toml:4 root.image"),
+        ('\nhistory = "each-run"\nstorage = "memory"', "c.toml:2 history"),
+        ('storage = "memory"\n[limits]\ndisk = "unlimited"', "c.toml:3 limits.disk"),
+        ("volume = 3", "c.toml:1 volume"),
+        ("volume = [\n3]", "c.toml:2 volume[0]"),
+        ('[[volume]]\nname = "a"', "c.toml:1 volume[0]"),
+        ('[[volume]]\ntarget = "/a"', "c.toml:1 volume[0]"),
+        ('[[volume]]\nname = "A"\ntarget = "/a"', "c.toml:2 volume[0].name"),
+        ('[[volume]]\nname = "a"\ntarget = "/sys"', "c.toml:3 volume[0].target"),
+        ('[[volume]]\nname = "a"\ntarget = "/b"\nmode = "copy"', "c.toml:4 volume[0].mode"),
+        ('[[volume]]\nname = "a"\ntarget = "/b"\n' * 2, "c.toml:6 volume[1].target"),
+        (
+            '[[volume]]\nname = "a"\ntarget = "/b"\n[[mount]]\nsource = "a"\ntarget = "/b"',
+            "c.toml:3 volume[0].target",
+        ),
         ("a = 1\n\na = 2", "c.toml:3"),
         ("[a]\n[a]", "c.toml:2"),
         ("trust = internal", "c.toml:1"),
@@ -241,8 +304,9 @@ def test_a_file_that_cannot_be_read_is_the_callers_error(tmp_path: Path) -> None
 
 
 fragments = st.sampled_from(
-    [*schema(), "[limits]", "[[mount]]", "[root]", "[env]", " = ", "=", '"', "'", '"""', "[", "]",
-     "{", "}", ",", ".", "\n", "#", "1", "-1", "nan", "true", '"1GiB"', '"host"', "source", "kind"]
+    [*schema(), "[limits]", "[[mount]]", "[[volume]]", "[root]", "[env]", " = ", "=", '"', "'",
+     '"""', "[", "]", "{", "}", ",", ".", "\n", "#", "1", "-1", "nan", "true", '"1GiB"',
+     '"host"', "source", "kind"]
 )  # fmt: skip
 
 
@@ -267,6 +331,7 @@ policies = st.builds(
     limits=st.builds(
         Limits,
         memory=st.integers(2**24, 2**63 - 1) | st.just("unlimited"),
+        disk=st.integers(2**20, 2**63 - 1),
         pids=st.integers(2, 10**6),
         cpus=st.floats(0.01, 4096),
         wall=st.floats(0.001, 10**9),
@@ -278,10 +343,24 @@ policies = st.builds(
     ),
     env=st.dictionaries(names, plain, max_size=3),
     root=st.builds(HostRoot, st.lists(targets, max_size=2))
-    | targets.filter(lambda path: path.strip("/.")).map(DirectoryRoot),
+    | targets.filter(lambda path: path.strip("/.")).map(DirectoryRoot)
+    | st.from_regex(r"[.0-~][!-~]{0,254}", fullmatch=True).map(ImageRoot),
     hostname=st.from_regex(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?", fullmatch=True),
     second_layer=st.sampled_from(SecondLayer),
     user=st.none() | st.builds(User, st.integers(0, 65535), st.integers(0, 65535)),
+    storage=st.sampled_from([None, Storage.DISK]),
+    history=st.sampled_from(History),
+    volumes=st.lists(
+        st.builds(
+            VolumeMount,
+            st.from_regex(r"[a-z0-9][a-z0-9_.-]{0,62}", fullmatch=True),
+            # One level further down, where no mount is.
+            targets.map(lambda target: f"{target}/volume"),
+            st.sampled_from(VolumeMode),
+        ),
+        unique_by=lambda volume: volume.target,
+        max_size=3,
+    ),
 )
 
 

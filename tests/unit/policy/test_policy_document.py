@@ -27,7 +27,9 @@ def test_the_default_documented_is_the_default(key: str) -> None:
     assert cells[3] == f"`{written}`"
 
 
-@pytest.mark.parametrize("key", ["trust", "profile", "hostname", "second_layer"])
+@pytest.mark.parametrize(
+    "key", ["trust", "profile", "hostname", "second_layer", "storage", "history"]
+)
 def test_the_plain_default_documented_is_the_default(key: str) -> None:
     cells = [cell.strip() for cell in ROWS[key][0].split("|")]
     assert cells[3] == f'`"{Policy().as_dict()[key]}"`'
@@ -39,4 +41,5 @@ def test_each_example_is_a_policy(example: str) -> None:
 
 
 def test_the_examples_use_every_table() -> None:
-    assert all(f"[{table}]" in "".join(EXAMPLES) for table in ("root", "limits", "env", "[mount]"))
+    tables = ("root", "limits", "env", "[mount]", "[volume]")
+    assert all(f"[{table}]" in "".join(EXAMPLES) for table in tables)
