@@ -41,7 +41,12 @@ _LIMITS = (
     ("--memory", "memory", "SIZE", 'Memory of everything inside, or "unlimited".'),
     ("--pids", "pids", "COUNT", "Processes and threads at once."),
     ("--cpus", "cpus", "NUMBER", 'Processors, such as 0.5, or "unlimited".'),
-    ("--disk", "disk", "SIZE", "Bytes of the writable filesystem; in memory, of that too."),
+    (
+        "--disk",
+        "disk",
+        "SIZE",
+        'Bytes of the writable filesystem, which count as memory too unless on disk; or "unlimited".',
+    ),
     ("--inodes", "inodes", "COUNT", "Files and directories of the writable filesystem."),
     ("--open-files", "open_files", "COUNT", "Open files of each process."),
     ("--shm", "shm", "SIZE", "Bytes of /dev/shm."),
