@@ -45,7 +45,7 @@ _LIMITS = (
         "--disk",
         "disk",
         "SIZE",
-        'Bytes of the writable filesystem, which count as memory too unless on disk; or "unlimited".',
+        'Bytes of the writable filesystem (they count as memory unless on disk), or "unlimited".',
     ),
     ("--inodes", "inodes", "COUNT", "Files and directories of the writable filesystem."),
     ("--open-files", "open_files", "COUNT", "Open files of each process."),
