@@ -2,8 +2,9 @@
 //!
 //! The map: `zygote` clones a process for each sandbox, `contain` builds the wall around it,
 //! and the same process, never executed again, goes on as `guest`. `wire` is what the host and
-//! the guest say to each other; `plan` is what the host tells the launcher; `sys` is the only
-//! place that talks to the kernel.
+//! the guest say to each other; `plan` is what the host tells the launcher; `unpack` is a program
+//! for inside, which makes a layer of an image's archive; `sys` is the only place that talks to the
+//! kernel.
 #![deny(unsafe_code)]
 #![deny(unused_must_use)]
 
@@ -12,6 +13,7 @@ mod guest;
 mod plan;
 #[allow(unsafe_code)]
 mod sys;
+mod unpack;
 mod wire;
 mod zygote;
 
@@ -20,6 +22,9 @@ use std::process::ExitCode;
 fn main() -> ExitCode {
     let mut arguments = std::env::args().skip(1);
     let command = arguments.next().unwrap_or_default();
+    if command == "unpack" {
+        return unpack(&arguments.collect::<Vec<_>>());
+    }
     match (command.as_str(), arguments.next()) {
         ("zygote", Some(number)) => match number.parse() {
             Ok(control) => finish(zygote::serve(control)),
@@ -44,6 +49,17 @@ fn finish(outcome: std::io::Result<()>) -> ExitCode {
     }
 }
 
+fn unpack(arguments: &[String]) -> ExitCode {
+    match unpack::run(arguments) {
+        None => usage(),
+        Some(Ok(())) => ExitCode::SUCCESS,
+        Some(Err(refusal)) => {
+            eprintln!("cell: {refusal}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
 fn print_syscalls() -> ExitCode {
     match contain::seccomp::table::lines() {
         Ok(lines) => {
@@ -60,6 +76,8 @@ fn print_syscalls() -> ExitCode {
 }
 
 fn usage() -> ExitCode {
-    eprintln!("usage: cell zygote DESCRIPTOR | cell steps | cell syscalls");
+    eprintln!(
+        "usage: cell zygote DESCRIPTOR | cell unpack DIRECTORY ENTRIES BYTES kept|single | cell steps | cell syscalls"
+    );
     ExitCode::from(2)
 }

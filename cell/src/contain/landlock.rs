@@ -1,7 +1,7 @@
 //! The second layer. It holds even where a mount flag or a capability was set wrongly.
 
 use super::step::refuse;
-use crate::plan::Plan;
+use crate::plan::{Owner, Plan};
 use crate::sys::libc;
 use crate::sys::{fd, wall};
 use std::io;
@@ -40,6 +40,12 @@ pub fn restrict(plan: &Plan) -> io::Result<()> {
     wall::landlock_allow(&ruleset, REFER, &fd::open("/", libc::O_PATH, 0)?)?;
     if version >= 5 {
         wall::landlock_allow(&ruleset, IOCTL_DEV, &fd::open("/dev", libc::O_PATH, 0)?)?;
+    }
+    // A layer in the making has marks for removed names in it, which are devices without a number
+    // and the only ones the filter of system calls lets through.
+    for mount in plan.mounts.iter().filter(|mount| mount.write && mount.owner == Owner::Whole) {
+        let target = [b"/", &mount.target[..]].concat();
+        wall::landlock_allow(&ruleset, MAKE_CHAR, &fd::open(target, libc::O_PATH | libc::O_NOFOLLOW, 0)?)?;
     }
     wall::landlock_restrict(&ruleset)
 }

@@ -5,6 +5,7 @@
 
 pub mod fd;
 pub mod kept;
+pub mod layer;
 pub mod mount;
 pub mod process;
 pub mod shared;

@@ -105,6 +105,13 @@ pub fn write(block: &mut Block, rule: Rule, name: &str, options: Options) {
             for kind in [0, libc::S_IFREG, libc::S_IFIFO, libc::S_IFSOCK] {
                 block.if_equal(kind, Block::allow);
             }
+            // The number 0:0 is no device: it is the mark of overlays for a removed name, which the
+            // kernel lets everybody make since 5.8.
+            block.if_equal(libc::S_IFCHR, |b| {
+                b.argument(if name == "mknodat" { 3 } else { 2 });
+                b.if_equal(0, Block::allow);
+                b.errno(EPERM);
+            });
             block.errno(EPERM);
         }
         Rule::Mode => {
