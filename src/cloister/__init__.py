@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from cloister.errors import (
     AlreadyExists,
+    Busy,
     CannotEnforce,
     CloisterError,
     Denied,
@@ -34,6 +35,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "AlreadyExists",
+    "Busy",
     "CannotEnforce",
     "Change",
     "CloisterError",

@@ -4,6 +4,7 @@ CloisterError
 ├── RequestError           the caller: fix the call
 │   ├── NotFound           no such path, sandbox or command; .what names it
 │   ├── AlreadyExists      the name is taken; .what names it
+│   ├── Busy               somebody else has it; .holder is their process
 │   ├── PolicyError        policy text is wrong; .place says where, .nearest what was meant
 │   └── Unsupported        this runtime or host cannot do it
 ├── Denied                 the policy said no; .verdict and .rule. Retrying is pointless
@@ -67,6 +68,14 @@ class AlreadyExists(RequestError):
     def __init__(self, message: str, *, what: str) -> None:
         super().__init__(message)
         self.what = what
+
+
+class Busy(RequestError):
+    """Another process has what was asked for; `holder` is its id, or "unknown"."""
+
+    def __init__(self, message: str, *, holder: str) -> None:
+        super().__init__(message)
+        self.holder = holder
 
 
 class PolicyError(RequestError):

@@ -20,6 +20,7 @@ ATTRIBUTES: dict[str, dict[str, object]] = {
     "RequestError": {},
     "NotFound": {"what": "/missing"},
     "AlreadyExists": {"what": "/there"},
+    "Busy": {"holder": "4711"},
     "PolicyError": {"place": "cloister.toml:3 limits.memroy", "nearest": "memory"},
     "Unsupported": {},
     "Denied": {"verdict": VERDICT},

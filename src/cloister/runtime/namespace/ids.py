@@ -4,72 +4,36 @@ from __future__ import annotations
 
 import fcntl
 import os
-import shutil
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from cloister.errors import Exhausted
 from cloister.model import User
 from cloister.runtime.plan import IdRange
+from cloister.store.sub_ids import SLICE, SubIds, find_sub_ids
+
+__all__ = [
+    "RANGE",
+    "IdPool",
+    "SubIds",
+    "find_sub_ids",
+    "inside",
+    "outside",
+    "root_map",
+    "single_map",
+    "slice_map",
+]
 
 RANGE = 65_536
 # 0x70000000 to 0x7FFFFFFF is the stretch that systemd's table of ids leaves unused and that
 # subordinate ranges given to people do not reach.
 _FIRST = 0x7000_0000
 _RANGES = 4096
-# Rootless, one person's 65,536 ids are shared by their sandboxes.
-_SLICE = 256
 # The slice of all of a person's sandboxes that use files of their store: owners on a disk do not
 # change with the sandbox. Counted in the launcher's own user namespace, as `of_person` says.
-STORE_SLICE = 1
+STORESLICE = 1
 _USER_INSIDE = 1000
 _NOBODY_INSIDE = 65_534
-
-
-@dataclass(frozen=True, slots=True)
-class SubIds:
-    """The ranges /etc/subuid and /etc/subgid give this person, and the helpers that map them."""
-
-    uids: tuple[tuple[int, int], ...]
-    gids: tuple[tuple[int, int], ...]
-    uid_helper: str
-    gid_helper: str
-
-    @property
-    def count(self) -> int:
-        """How many ids of both kinds there are."""
-        return min(sum(n for _, n in self.uids), sum(n for _, n in self.gids))
-
-
-def find_sub_ids() -> SubIds | None:
-    """Return this person's ranges, or None without ranges or without the set-id helpers."""
-    uid_helper, gid_helper = shutil.which("newuidmap"), shutil.which("newgidmap")
-    if uid_helper is None or gid_helper is None:
-        return None
-    uids = _read_ranges(Path("/etc/subuid"))
-    gids = _read_ranges(Path("/etc/subgid"))
-    found = SubIds(uids, gids, uid_helper, gid_helper)
-    return found if found.count >= 2 * _SLICE else None
-
-
-def _read_ranges(path: Path) -> tuple[tuple[int, int], ...]:
-    import pwd
-
-    uid = os.getuid()
-    try:
-        names = {str(uid), pwd.getpwuid(uid).pw_name}
-    except KeyError:
-        names = {str(uid)}
-    if not path.exists():
-        return ()
-    found = []
-    for line in path.read_text(errors="replace").splitlines():
-        name, _, rest = line.partition(":")
-        first, _, count = rest.partition(":")
-        if name in names and first.isdecimal() and count.isdecimal() and int(count) > 0:
-            found.append((int(first), int(count)))
-    return tuple(found)
 
 
 class IdPool:
@@ -99,8 +63,8 @@ class IdPool:
         In the launcher's own user namespace 0 is the person's own id; the sub-ids follow from 1.
         """
         advice = "stop some sandboxes, or ask for a larger range in /etc/subuid and /etc/subgid"
-        first, ranges = STORE_SLICE + _SLICE, count // _SLICE - 1
-        return cls(directory, first=first, size=_SLICE, ranges=ranges, advice=advice)
+        first, ranges = STORESLICE + SLICE, count // SLICE - 1
+        return cls(directory, first=first, size=SLICE, ranges=ranges, advice=advice)
 
     def take(self) -> int:
         """Return the first id of a range nobody else has."""
@@ -153,7 +117,7 @@ def slice_map(first: int, own_user: int | None) -> tuple[IdRange, ...]:
 
     With `own_user`, that id inside is the person's own: for host directories that are theirs.
     """
-    last = _SLICE - 2
+    last = SLICE - 2
     ranges = [
         IdRange(0, first, last),
         IdRange(_USER_INSIDE, first + last, 1),

@@ -1,0 +1,130 @@
+"""Disks: what one sandbox has written, in a directory that its overlays are built on."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from cloister.errors import NotFound, Unsupported
+from cloister.model import quote
+from cloister.store.driver import BENCH
+from cloister.store.place import parse_name
+from cloister.store.plain import NO_QUOTA
+from cloister.store.records import unpack
+from cloister.store.trees import Trees
+
+if TYPE_CHECKING:
+    from cloister.store.snapshot import Snapshot
+
+# A quota counts in blocks, and what is left may be less than the next write needs.
+_NEARLY_FULL_BYTES = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Disk:
+    """One disk: `path` is the bench its sandbox writes to, `lowers` sealed ones, top first."""
+
+    id: str
+    path: Path
+    lowers: tuple[Path, ...]
+    limit_bytes: int | None
+    limit_inodes: int | None = None
+
+    @property
+    def tree(self) -> str:
+        """Its tree in the store."""
+        return tree_of(self.id)
+
+
+def tree_of(id: str) -> str:
+    """Return the tree of the disk of that id."""
+    return f"disks/{id}"
+
+
+class Disks:
+    """The disks of a store."""
+
+    def __init__(self, trees: Trees) -> None:
+        self._trees = trees
+
+    def create(
+        self,
+        id: str,
+        *,
+        base: Snapshot | None = None,
+        limit_bytes: int | None,
+        limit_inodes: int | None = None,
+    ) -> Disk:
+        """Make a disk, empty or as a snapshot was; it takes no longer for a large one.
+
+        It lasts as long as this process keeps the store open, or a kept sandbox names it.
+        """
+        tree = tree_of(parse_name(id, "a disk's id"))
+        trees, driver = self._trees, self._trees.driver
+        if limit_bytes is not None and not driver.holds_quota:
+            raise Unsupported(NO_QUOTA)
+        trees.require_room()
+        chain: tuple[str, ...] = ()
+        with trees.records.writing(durable=False) as connection:
+            if base is not None:
+                # Read in the transaction that protects it: it may have been removed meanwhile.
+                row = connection.execute(
+                    "SELECT chain FROM snapshots WHERE id = ?", (base.id,)
+                ).fetchone()
+                if row is None:
+                    raise NotFound(f"no snapshot {quote(base.id)}; it was removed", what=base.id)
+                chain = unpack(row["chain"])
+            trees.begin(
+                connection,
+                tree,
+                chain=chain,
+                limit_bytes=limit_bytes,
+                limit_inodes=limit_inodes,
+            )
+        try:
+            path = trees.path(tree)
+            stay = driver.grow(path, [trees.path(each) for each in chain])
+            driver.limit(path, limit_bytes)
+            with trees.records.writing(durable=False) as connection:
+                trees.finish(connection, tree, chain=chain if stay else ())
+        except BaseException:
+            trees.discard(tree)
+            raise
+        return self.find(id)
+
+    def find(self, id: str) -> Disk:
+        """Return the disk of that id."""
+        row = self._trees.records.one(
+            "SELECT * FROM trees WHERE id = ? AND state = 'ready'", (tree_of(id),)
+        )
+        if row is None:
+            raise NotFound(f"no disk {quote(id)} in the store", what=id)
+        lowers = tuple(self._trees.path(each) / BENCH for each in unpack(row["chain"]))
+        path = self._trees.path(row["id"]) / BENCH
+        return Disk(id, path, lowers, row["limit_bytes"], row["limit_inodes"])
+
+    def list(self) -> list[Disk]:
+        """Return all disks."""
+        rows = self._trees.records.all(
+            "SELECT id FROM trees WHERE id GLOB 'disks/*' AND state = 'ready' ORDER BY id"
+        )
+        return [self.find(row["id"].removeprefix("disks/")) for row in rows]
+
+    def remove(self, disk: Disk) -> None:
+        """Remove a disk that no sandbox runs on; its snapshots stay."""
+        self._trees.discard(disk.tree)
+
+    def used_bytes(self, disk: Disk) -> int:
+        """Return what counts against its limit."""
+        return self._trees.driver.used_bytes(self._trees.path(disk.tree))
+
+    def is_full(self, disk: Disk) -> bool:
+        """Whether a writer has been, or is about to be, stopped by the disk's limit or its room."""
+        place = os.statvfs(disk.path)
+        if place.f_bavail * place.f_frsize < _NEARLY_FULL_BYTES:
+            return True
+        if disk.limit_bytes is None:
+            return False
+        return self.used_bytes(disk) > disk.limit_bytes - _NEARLY_FULL_BYTES

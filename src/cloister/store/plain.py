@@ -1,0 +1,92 @@
+"""Plain directories: works on any filesystem and without root; holds no quota."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal
+
+from cloister.errors import HostError, Unsupported
+from cloister.store.driver import BENCH, UPPER, Method, Space
+from cloister.store.place import sync
+from cloister.store.stand_in import as_owner
+from cloister.store.tree_copy import copy_facts, copy_tree
+from cloister.store.tree_removal import remove_tree
+from cloister.store.tree_size import tree_sizes
+
+NO_QUOTA = (
+    "this filesystem cannot stop a writer at a number of bytes; run `cloister setup storage` as "
+    'root, or ask for disk = "unlimited"'
+)
+
+
+def copy_upper(disk: Path, target: Path, trash: Path) -> bool:
+    """Copy what a sandbox has written; whether all data is shared with the original."""
+    copy_bench = os.open(disk, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    new_bench = os.open(target, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        copy_facts(copy_bench, new_bench)
+    finally:
+        os.close(copy_bench)
+        os.close(new_bench)
+    if not (disk / UPPER).exists():
+        return True
+    return copy_tree(disk / UPPER, target / UPPER, trash)
+
+
+class PlainDriver:
+    """Seals by a rename, and copies only what somebody still writes to."""
+
+    name: Literal["plain"] = "plain"
+    holds_quota = False
+
+    def __init__(self, root: Path, why: str) -> None:
+        self.root = root
+        self.why = why
+        self.trash = root / "trash"
+
+    def make(self, tree: Path) -> None:
+        """Make a tree with an empty bench."""
+        tree.mkdir(mode=0o700)
+        (tree / BENCH).mkdir(mode=0o755)
+        # mkdir's mode is cut by the umask, and the sandbox's users must get through.
+        (tree / BENCH).chmod(0o755)
+
+    def grow(self, tree: Path, chain: Sequence[Path]) -> bool:
+        """Make an empty tree; the sealed ones stay below it."""
+        self.make(tree)
+        return True
+
+    def capture(self, disk: Path, target: Path, *, idle: bool) -> Method:
+        """Move an idle disk, copy one that is only frozen."""
+        if idle:
+            os.rename(disk, target)
+            return "sealed"
+        self.make(target)
+        shared = as_owner(copy_upper, disk / BENCH, target / BENCH, self.trash)
+        return "reflinked" if shared else "copied"
+
+    def remove(self, tree: Path) -> None:
+        """Remove a tree."""
+        as_owner(remove_tree, tree, self.trash)
+
+    def limit(self, tree: Path, limit_bytes: int | None) -> None:
+        """Refuse every limit."""
+        if limit_bytes is not None:
+            raise Unsupported(NO_QUOTA)
+
+    def used_bytes(self, tree: Path) -> int:
+        """Count, which takes as long as there are files."""
+        return self.spaces([tree])[0].held_bytes
+
+    def spaces(self, trees: Sequence[Path]) -> list[Space]:
+        """Count what lies in each tree; what is linked from several is shared by them."""
+        return as_owner(tree_sizes, list(trees))
+
+    def sync(self) -> None:
+        """Write out everything on this filesystem."""
+        try:
+            sync(self.root)
+        except OSError as error:
+            raise HostError(f"{self.root} cannot be written out: {error.strerror}") from error

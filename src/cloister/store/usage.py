@@ -1,0 +1,91 @@
+"""What the store's things take up on disk, and how much of that they share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from cloister.store.place import free_bytes
+from cloister.store.records import unpack
+from cloister.store.trees import Trees
+
+Kind = Literal["image", "snapshot", "disk", "volume"]
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """One thing in the store: without it `private_bytes` would be free, `shared_bytes` not."""
+
+    kind: Kind
+    name: str
+    shared_bytes: int
+    private_bytes: int
+    limit_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StoreUsage:
+    """Everything in the store, and what is left of the disk it is on."""
+
+    items: tuple[Item, ...]
+    total_bytes: int
+    free_bytes: int
+    # Of the disk that the state directory is on, where that is another one than the pool.
+    state_free_bytes: int
+
+
+def measure(trees: Trees, state_free_bytes: int) -> StoreUsage:
+    """Measure everything. On plain directories that counts every file."""
+    rows = trees.records.all("SELECT * FROM trees WHERE state = 'ready' ORDER BY id")
+    spaces = dict(
+        zip(
+            [row["id"] for row in rows],
+            trees.driver.spaces([trees.path(row["id"]) for row in rows]),
+            strict=True,
+        )
+    )
+    items: list[Item] = []
+    users = _users(trees)
+    for row in rows:
+        kind, _, name = row["id"].partition("/")
+        space = spaces[row["id"]]
+        if kind in ("disks", "volumes"):
+            below = sum(spaces[each].held_bytes for each in unpack(row["chain"]) if each in spaces)
+            shared = space.held_bytes - space.private_bytes + below
+            what: Kind = "disk" if kind == "disks" else "volume"
+            items.append(Item(what, name, shared, space.private_bytes, row["limit_bytes"]))
+    for row in trees.records.all("SELECT id, chain FROM snapshots ORDER BY created_at, id"):
+        held = private = 0
+        for tree in unpack(row["chain"]):
+            if tree in spaces:
+                held += spaces[tree].held_bytes
+                private += spaces[tree].private_bytes if users[tree] == 1 else 0
+        items.append(Item("snapshot", row["id"], held - private, private))
+    items += _images(trees, {tree: space.held_bytes for tree, space in spaces.items()})
+    total = sum(space.private_bytes for space in spaces.values())
+    return StoreUsage(tuple(items), total, free_bytes(trees.driver.root), state_free_bytes)
+
+
+def _users(trees: Trees) -> dict[str, int]:
+    """Return how many snapshots and disks stand on each sealed tree."""
+    users: dict[str, int] = {}
+    for query in ("SELECT chain FROM snapshots", "SELECT chain FROM trees WHERE state = 'ready'"):
+        for row in trees.records.all(query):
+            for tree in unpack(row["chain"]):
+                users[tree] = users.get(tree, 0) + 1
+    return users
+
+
+def _images(trees: Trees, held: dict[str, int]) -> list[Item]:
+    images = trees.records.all("SELECT digest, layers FROM images ORDER BY created_at")
+    places = {row["digest"]: row["tree"] for row in trees.records.all("SELECT * FROM layers")}
+    users: dict[str, int] = {}
+    for row in images:
+        for layer in set(unpack(row["layers"])):
+            users[layer] = users.get(layer, 0) + 1
+    items = []
+    for row in images:
+        sizes = {layer: held.get(places.get(layer, ""), 0) for layer in unpack(row["layers"])}
+        private = sum(size for layer, size in sizes.items() if users[layer] == 1)
+        items.append(Item("image", row["digest"], sum(sizes.values()) - private, private))
+    return items

@@ -1,0 +1,127 @@
+"""Volumes: directories with a name and a size that sandboxes share or take turns with."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import sqlite3
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from cloister.errors import AlreadyExists, Busy, NotFound, Unsupported
+from cloister.model import quote
+from cloister.store.driver import BENCH
+from cloister.store.place import parse_name
+from cloister.store.plain import NO_QUOTA
+from cloister.store.stand_in import as_owner
+from cloister.store.trees import Trees
+
+
+@dataclass(frozen=True, slots=True)
+class Volume:
+    """One volume; `path` is what is mounted, its owner inside `uid` and `gid`."""
+
+    name: str
+    path: Path
+    limit_bytes: int | None
+    uid: int
+    gid: int
+    created_at: float
+
+
+class Volumes:
+    """The volumes of a store."""
+
+    def __init__(self, trees: Trees, locks: Path) -> None:
+        self._trees = trees
+        self._locks = locks
+
+    def create(self, name: str, size_bytes: int | None, *, uid: int = 0, gid: int = 0) -> Volume:
+        """Make an empty volume. `uid` and `gid` are as on disk: the ids inside where root runs."""
+        tree = f"volumes/{parse_name(name, 'a volume name')}"
+        trees, driver = self._trees, self._trees.driver
+        if size_bytes is not None and not driver.holds_quota:
+            raise Unsupported(NO_QUOTA)
+        trees.require_room()
+        if trees.records.one("SELECT 1 FROM volumes WHERE name = ?", (name,)) is not None:
+            raise _taken(name)
+        with trees.records.writing(durable=False) as connection:
+            trees.begin(connection, tree, limit_bytes=size_bytes)
+        try:
+            driver.make(trees.path(tree))
+            driver.limit(trees.path(tree), size_bytes)
+            as_owner(os.chown, trees.path(tree) / BENCH, uid, gid)
+            driver.sync()
+            with trees.records.writing(durable=True) as connection:
+                trees.finish(connection, tree, chain=())
+                connection.execute(
+                    "INSERT INTO volumes VALUES (?, ?, ?, ?, ?, ?)",
+                    (name, tree, size_bytes, uid, gid, time.time()),
+                )
+        except BaseException:
+            trees.discard(tree)
+            raise
+        return self.find(name)
+
+    def find(self, name: str) -> Volume:
+        """Return the volume of that name."""
+        row = self._trees.records.one("SELECT * FROM volumes WHERE name = ?", (name,))
+        if row is None:
+            raise NotFound(
+                f"no volume {quote(name)}; make one with `cloister volume create`", what=name
+            )
+        return self._volume(row)
+
+    def list(self) -> list[Volume]:
+        """Return all volumes by name."""
+        rows = self._trees.records.all("SELECT * FROM volumes ORDER BY name")
+        return [self._volume(row) for row in rows]
+
+    def _volume(self, row: sqlite3.Row) -> Volume:
+        path = self._trees.path(row["tree"]) / BENCH
+        facts = (row["limit_bytes"], row["uid"], row["gid"], row["created_at"])
+        return Volume(row["name"], path, *facts)
+
+    @contextmanager
+    def using(self, name: str) -> Iterator[Volume]:
+        """Hold a volume, so that nobody removes it; several may at once."""
+        lock = self._lock(name, fcntl.LOCK_SH)
+        try:
+            yield self.find(name)
+        finally:
+            os.close(lock)
+
+    def remove(self, name: str) -> None:
+        """Remove a volume that no sandbox uses."""
+        lock = self._lock(name, fcntl.LOCK_EX)
+        try:
+            volume = self.find(name)
+            with self._trees.records.writing(durable=True) as connection:
+                connection.execute("DELETE FROM volumes WHERE name = ?", (volume.name,))
+            self._trees.discard(f"volumes/{volume.name}")
+        finally:
+            os.close(lock)
+
+    def used_bytes(self, volume: Volume) -> int:
+        """Return what counts against its size."""
+        return self._trees.driver.used_bytes(volume.path.parent)
+
+    def _lock(self, name: str, kind: int) -> int:
+        path = self._locks / f"{parse_name(name, 'a volume name')}.volume"
+        lock = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        try:
+            fcntl.flock(lock, kind | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(lock)
+            words = "is in use; stop the sandboxes that have it"
+            if kind == fcntl.LOCK_SH:
+                words = "is being removed"
+            raise Busy(f"volume {quote(name)} {words}", holder="unknown") from None
+        return lock
+
+
+def _taken(name: str) -> AlreadyExists:
+    return AlreadyExists(f"volume {quote(name)} exists; choose another name", what=name)
