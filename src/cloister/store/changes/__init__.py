@@ -1,0 +1,32 @@
+"""What a sandbox changed: listed, as a patch, as a tar or OCI layer, and applied to a host tree."""
+
+from __future__ import annotations
+
+from cloister.model.changes import Aspect, Change, ChangeKind, EntryType, escape, path_order
+from cloister.store.changes.stratum import (
+    NO_SKELETON,
+    SAME_OWNERS,
+    Given,
+    Owners,
+    Skeleton,
+    Stratum,
+)
+from cloister.store.changes.walk import Summary, summary, walk
+
+__all__ = [
+    "NO_SKELETON",
+    "SAME_OWNERS",
+    "Aspect",
+    "Change",
+    "ChangeKind",
+    "EntryType",
+    "Given",
+    "Owners",
+    "Skeleton",
+    "Stratum",
+    "Summary",
+    "escape",
+    "path_order",
+    "summary",
+    "walk",
+]
