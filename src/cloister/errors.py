@@ -6,6 +6,7 @@ CloisterError
 │   ├── AlreadyExists      the name is taken; .what names it
 │   ├── Busy               somebody else has it; .holder is their process
 │   ├── PolicyError        policy text is wrong; .place says where, .nearest what was meant
+│   ├── ImageRefused       an image is damaged, too large or lies; nothing of it was kept
 │   └── Unsupported        this runtime or host cannot do it
 ├── Denied                 the policy said no; .verdict and .rule. Retrying is pointless
 ├── Exhausted              a limit was reached; .limit names it
@@ -92,6 +93,10 @@ class PolicyError(RequestError):
     def __str__(self) -> str:
         meant = f'; did you mean "{self.nearest}"?' if self.nearest is not None else ""
         return f"{self.place}: {self.message}{meant}"
+
+
+class ImageRefused(RequestError):
+    """An image is damaged, too large, or not what it says it is; nothing of it was kept."""
 
 
 class Unsupported(RequestError):
