@@ -135,7 +135,7 @@ def explain_limit(result: Result, limits: Limits) -> None:
             said, flag = f"memory limit of {format_bytes(limits.memory)}", limit_flag("memory")
         case Reason.PIDS:
             said, flag = f"limit of {limits.pids} processes", limit_flag("pids")
-        case Reason.DISK:
+        case Reason.DISK if limits.disk is not None:
             said = f"disk limit of {format_bytes(limits.disk)} or {limits.inodes} files"
             flag = f"{limit_flag('disk')} or {limit_flag('inodes')}"
         case _:

@@ -4,5 +4,7 @@ from __future__ import annotations
 
 from cloister.node.node import Node
 from cloister.node.records import Record, list_records
+from cloister.node.stock import open_store
+from cloister.node.workspace import Occasion, Workspace
 
-__all__ = ["Node", "Record", "list_records"]
+__all__ = ["Node", "Occasion", "Record", "Workspace", "list_records", "open_store"]

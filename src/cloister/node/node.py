@@ -16,6 +16,7 @@ from cloister.model import SandboxId
 from cloister.node.records import Record, write_record
 from cloister.policy import STRENGTHS, Policy, RuntimeFacts, choose_runtime
 from cloister.runtime.base import Guest
+from cloister.runtime.ground import BARE, Ground
 from cloister.runtime.namespace import NamespaceRuntime
 from cloister.runtime.plan import Plan
 
@@ -57,11 +58,12 @@ class Node:
         *,
         label: str | None = None,
         amend: Callable[[Plan], Plan] | None = None,
+        ground: Ground = BARE,
     ) -> Guest:
         """Start a sandbox; `amend` may change the plan for a rehearsal or another transport."""
         runtime = self.runtime_for(policy)
         await runtime.prepare()
-        plan = runtime.plan(id, policy)
+        plan = runtime.plan(id, policy, ground)
         if amend is not None:
             plan = amend(plan)
         guest = await runtime.start(id, plan, on_lost)

@@ -17,7 +17,7 @@ from cloister.policy.judge import (
     judge,
 )
 from cloister.policy.load import load_policy
-from cloister.policy.parse import MAXIMUM_POLICY_BYTES, parse_policy, schema
+from cloister.policy.parse import MAXIMUM_POLICY_BYTES, parse_policy, read_policy, schema
 from cloister.policy.policy import (
     DirectoryRoot,
     History,
@@ -57,5 +57,6 @@ __all__ = [
     "judge",
     "load_policy",
     "parse_policy",
+    "read_policy",
     "schema",
 ]

@@ -86,6 +86,11 @@ def parse_policy(text: str | bytes, where: str = "policy", directory: Path | Non
     return _Reader(where, lines, directory).read(table)
 
 
+def read_policy(tables: Mapping[str, Any], where: str) -> Policy:
+    """Return the policy that `Policy.as_dict` wrote; `where` names it in errors."""
+    return _Reader(where, {}, None).read(tables)
+
+
 def _decode(text: object, where: str) -> str:
     if not isinstance(text, str | bytes):
         raise PolicyError(f"policy is {quote(text)}; write TOML text", place=where)

@@ -56,6 +56,13 @@ class Guest(Protocol):
         """Process numbers on the host of everything inside."""
 
     @property
+    def is_alone(self) -> bool:
+        """Whether nothing runs inside but the guest itself."""
+
+    def host_path(self, source: str) -> Path:
+        """Return where this process finds a directory that the plan names."""
+
+    @property
     def groups(self) -> tuple[Path, ...]:
         """The control groups that hold it, where there are any."""
 

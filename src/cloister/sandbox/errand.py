@@ -48,17 +48,14 @@ class Errand:
         self, sandbox: Sandbox, operation: Operation, user: User, path: bytes, **details: Any
     ) -> None:
         self._sandbox = sandbox
-        self._link = sandbox.link
-        self._id = self._link.new_id()
+        self._request = (operation, user, path, details)
         self._takes_input = operation in (Operation.WRITE, Operation.PUT)
         # A watch waits for as long as nothing changes.
         self._patience_s = None if operation is Operation.WATCH else _STALL_S
-        self._frame = encode_file(
-            self._id, operation, uid=user.uid, gid=user.gid, path=path, **details
-        )
         self._ended: asyncio.Future[Failed | None] = asyncio.get_running_loop().create_future()
 
     async def __aenter__(self) -> Self:
+        await self._sandbox.wait_until_moving()
         self._sandbox.enter()
         try:
             self._begin()
@@ -68,18 +65,21 @@ class Errand:
         return self
 
     def _begin(self) -> None:
-        link = self._link
+        operation, user, path, details = self._request
+        link = self._link = self._sandbox.link
+        self._id = link.new_id()
+        frame = encode_file(self._id, operation, uid=user.uid, gid=user.gid, path=path, **details)
         link.listen(self._id, self)
         if not link.carries_descriptors:
             self.input = WireOutgoing(link, self._id, _INPUT)
             self.output = WireIncoming(link, self._id, _OUTPUT)
-            link.send(self._frame)
+            link.send(frame)
             return
         in_read, in_write = open_pipe()
         out_read, out_write = open_pipe()
         self.input, self.output = PipeOutgoing(in_write), PipeIncoming(out_read)
         try:
-            link.send(self._frame, (in_read, out_write))
+            link.send(frame, (in_read, out_write))
         finally:
             os.close(in_read)
             os.close(out_write)

@@ -40,6 +40,9 @@ _DEFAULT_READ = 64 * 1024 * 1024
 _DEFAULT_ENTRIES = 100_000
 _CHUNK = 256 * 1024
 
+# What copy_out writes at most of a sandbox whose disk has no limit.
+_MOST_OUT_BYTES = 16 * 2**30
+
 
 class Files:
     """File operations of one sandbox; `sandbox.files`."""
@@ -232,9 +235,11 @@ class Files:
     ) -> Summary:
         """Copy a file or directory from inside to `target` on the host, following nothing.
 
-        `limit` is the most bytes to write here; unless told, the sandbox's disk limit.
+        `limit` is the most bytes to write here; unless told, the sandbox's disk limit, or 16 GiB
+        where its disk has none.
         """
-        most = self._sandbox.policy.limits.disk if limit is None else limit
+        disk = self._sandbox.policy.limits.disk
+        most = limit if limit is not None else _MOST_OUT_BYTES if disk is None else disk
         errand = self._errand(Operation.GET, source, user)
         async with errand:
             try:

@@ -23,38 +23,42 @@ from cloister.model import (
     Mount,
     MountMode,
     Profile,
-    Reason,
     Result,
     SandboxId,
-    SandboxUsage,
     Trust,
     User,
+    VolumeMount,
     new_sandbox_id,
     parse_bytes,
     parse_command,
     parse_cwd,
     parse_duration,
+    parse_name,
     parse_user,
+    parse_volume,
     quote,
 )
 from cloister.node import Node
-from cloister.policy import Exec, Policy, Root, judge
+from cloister.policy import Exec, History, ImageRoot, Policy, Root, Storage, judge
 from cloister.policy.judge import Effect
-from cloister.runtime.base import Guest, Posture
+from cloister.runtime.base import Guest
+from cloister.runtime.ground import BARE, Ground
 from cloister.runtime.plan import Plan
+from cloister.sandbox.accounts import Accounts
 from cloister.sandbox.dial import dial
 from cloister.sandbox.files import Files
+from cloister.sandbox.observed import Observed
 from cloister.sandbox.process import Command, Process, require_terminal_size
 from cloister.sandbox.span import Span
+from cloister.sandbox.state import State, Wanted, command_words
+from cloister.sandbox.stateful import Stateful
 from cloister.sandbox.surroundings import Surroundings
-from cloister.wire import Exited, Link
 
 WORKSPACE = "/workspace"
-_SIGKILL = 9
 _DEFAULT_POLICY = Policy()
 
 
-class Sandbox:
+class Sandbox(Stateful, Observed):
     """A complete, safe, offline sandbox; everything it may do more is in its policy.
 
     Use it as `async with Sandbox() as sandbox:`, or `open()` and `stop()` it yourself.
@@ -70,31 +74,54 @@ class Sandbox:
         profile: Profile | str | None = None,
         trust: Trust | str | None = None,
         root: Root | None = None,
+        image: str | None = None,
+        volumes: Sequence[VolumeMount | str] | None = None,
+        storage: Storage | str | None = None,
+        history: History | str | None = None,
+        keep: str | None = None,
         label: str | None = None,
     ) -> None:
+        if image is not None and root is not None:
+            raise RequestError("image and root are both given; a sandbox has one root")
         changes: dict[str, Any] = {
             "limits": limits,
             "mounts": mounts,
             "env": env,
             "profile": profile,
             "trust": trust,
-            "root": root,
+            "root": root if image is None else ImageRoot(image),
+            "volumes": None
+            if volumes is None
+            else [
+                each if isinstance(each, VolumeMount) else parse_volume(each) for each in volumes
+            ],
+            "storage": storage,
+            "history": history,
         }
         given = {name: value for name, value in changes.items() if value is not None}
         base = _DEFAULT_POLICY if policy is None else policy
-        self.policy = base.replace(**given) if given else base
+        if keep is not None and storage is None and not base.storage_is_stated:
+            given["storage"] = Storage.DISK
         self.id: SandboxId = new_sandbox_id()
         self.label = label
         self.files = Files(self)
+        wanted = Wanted(policy, given, None if keep is None else parse_name(keep, "keep"))
+        self._state = State(self, wanted)
+        self._accounts = Accounts(lambda: self._guest, lambda: self._state.is_full())
         self._amend: Callable[[Plan], Plan] | None = None
         self._node: Node | None = None
         self._guest: Guest | None = None
         self._starting: asyncio.Future[None] | None = None
         self._over: CloisterError | None = None
         self._stopping: asyncio.Task[None] | None = None
-        self._span = Span(self.policy.limits, self._expire)
-        self._seen_hits: dict[str, int] = {}
-        self._surroundings = Surroundings(self.id, self.policy.env)
+        self.adopt(base.replace(**given) if given else base, {}, WORKSPACE)
+
+    def adopt(self, policy: Policy, image_env: Mapping[str, str], cwd: str) -> None:
+        """Be what this policy says, with what the image adds to it. Before the start only."""
+        self.policy = policy
+        self._span = Span(policy.limits, self._expire)
+        self._surroundings = Surroundings(self.id, image_env, policy.env)
+        self._cwd = cwd
 
     async def __aenter__(self) -> Self:
         return await self.open()
@@ -114,12 +141,12 @@ class Sandbox:
         node = Node.current()
         starting = self._starting = asyncio.get_running_loop().create_future()
         try:
-            self._guest = await node.start(
-                self.id, self.policy, self._lost, label=self.label, amend=self._amend
-            )
+            workspace = await self._state.prepare()
             self._node = node
+            await self.start_guest(BARE if workspace is None else workspace.ground)
         except BaseException:
             self._starting = None
+            await self._state.close()
             raise
         finally:
             starting.set_result(None)
@@ -148,14 +175,37 @@ class Sandbox:
         self._span.end()
         if self._starting is not None:
             await self._starting
-        if self._guest is not None and self._node is not None:
-            await self._node.destroy(self._guest)
+        await self._state.wait_until_moving()
+        try:
+            await self.end_guest()
+        finally:
+            await self._state.close()
+
+    async def start_guest(self, ground: Ground) -> None:
+        """Start a guest on this ground, where there is none."""
+        if self._node is None or self._over is not None:
+            return
+        self._accounts.renew()
+        try:
+            self._guest = await self._node.start(
+                self.id, self.policy, self._lost, label=self.label, amend=self._amend, ground=ground
+            )
+        except CloisterError as error:
+            if self._span.begun:
+                self._over = error
+            raise
+
+    async def end_guest(self) -> None:
+        """End the guest and everything with it; the disk stays."""
+        guest, self._guest = self._guest, None
+        if guest is not None and self._node is not None:
+            await self._node.destroy(guest)
 
     async def run(
         self,
         command: str | Sequence[str | bytes],
         *,
-        cwd: str | os.PathLike[str] = WORKSPACE,
+        cwd: str | os.PathLike[str] | None = None,
         env: Mapping[str, str] | None = None,
         user: str | int | User | None = None,
         timeout: float | str | None = None,
@@ -164,22 +214,24 @@ class Sandbox:
     ) -> Result:
         """Run a program to its end and return how it ended and what it printed.
 
-        A string runs in a shell, a list is an argv. `timeout` (seconds, or "unlimited") defaults
-        to the policy's wall limit; at its end the whole tree of processes is killed. A missing
-        program raises NotFound; a program that fails is a Result like any other.
+        A string runs in a shell, a list is an argv. `cwd` is the image's, or /workspace.
+        `timeout` (seconds, or "unlimited") defaults to the policy's wall limit; at its end the
+        whole tree of processes is killed. A missing program raises NotFound; a program that fails
+        is a Result like any other.
         """
         data = stdin.encode() if isinstance(stdin, str) else stdin
         if data is not None and not isinstance(data, bytes | bytearray | memoryview):
             raise RequestError(f"stdin is {quote(stdin)}; write text or bytes")
         kept_bytes = self.policy.limits.output if output is None else parse_bytes(output, "output")
         timeout_s = self._timeout(timeout)
+        await self.wait_until_moving()
         process = self._process(command, cwd, env, user, None, stdin=data is not None)
         self.enter()
         try:
             process.begin(tell=False, timeout_s=timeout_s)
             feeder = None if data is None else asyncio.create_task(_feed(process, data))
             try:
-                return await process.capture(kept_bytes)
+                result = await process.capture(kept_bytes)
             except GuestGone as error:
                 raise self._why_gone(error) from None
             finally:
@@ -191,12 +243,15 @@ class Sandbox:
             raise
         finally:
             self.leave()
+        if self.policy.history is History.EACH_RUN:
+            await self._state.step(command_words(command))
+        return result
 
     async def start(
         self,
         command: str | Sequence[str | bytes],
         *,
-        cwd: str | os.PathLike[str] = WORKSPACE,
+        cwd: str | os.PathLike[str] | None = None,
         env: Mapping[str, str] | None = None,
         user: str | int | User | None = None,
         timeout: float | str | None = UNLIMITED,
@@ -212,6 +267,7 @@ class Sandbox:
         if size is not None:
             require_terminal_size(size)
         timeout_s = self._timeout(timeout)
+        await self.wait_until_moving()
         process = self._process(command, cwd, env, user, size, stdin=stdin)
         self.enter()
         try:
@@ -229,7 +285,7 @@ class Sandbox:
     def _process(
         self,
         command: str | Sequence[str | bytes],
-        cwd: str | os.PathLike[str],
+        cwd: str | os.PathLike[str] | None,
         env: Mapping[str, str] | None,
         user: str | int | User | None,
         pty: tuple[int, int] | None,
@@ -239,9 +295,9 @@ class Sandbox:
         argv = parse_command(command)
         who = self.permitted(user, argv)
         packed = self._surroundings.of(argv, who, terminal=pty is not None, further=env)
-        where = os.fsencode(parse_cwd(os.fspath(cwd)))
+        where = os.fsencode(parse_cwd(os.fspath(self._cwd if cwd is None else cwd)))
         details = Command(argv, packed, where, who, pty, stdin)
-        return Process(self.link, details, self._account, self._lost)
+        return Process(self.link, details, self._accounts.why, self._lost)
 
     def permitted(self, user: str | int | User | None, argv: tuple[bytes, ...] = ()) -> User:
         """Return the user to act as, the policy's own unless named, or raise Denied."""
@@ -262,6 +318,7 @@ class Sandbox:
 
     async def dial(self, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         """Connect to a TCP port inside and return the two ends of the connection."""
+        await self.wait_until_moving()
         self.enter()
         try:
             return await dial(self.link, port)
@@ -270,51 +327,16 @@ class Sandbox:
         finally:
             self.leave()
 
-    async def usage(self) -> SandboxUsage:
-        """Return what the whole sandbox consumes now."""
-        guest = self._running()
-        disk_bytes, inodes = await self.files.space()
-        counted = guest.usage()
-        return SandboxUsage(
-            cpu_s=counted.cpu_s,
-            memory_bytes=counted.memory_bytes,
-            peak_memory_bytes=counted.peak_memory_bytes,
-            pids=counted.pids,
-            peak_pids=counted.peak_pids,
-            disk_bytes=disk_bytes,
-            inodes=inodes,
-            oom_kills=counted.oom_kills,
-        )
-
-    async def pause(self) -> None:
-        """Stop every process inside; memory stays, no CPU is used."""
+    async def freeze(self, frozen: bool) -> None:
+        """Hold every process still, or let go, whatever the owner asked for."""
         if self._node is not None:
-            await self._node.pause(self._running(), True)
-
-    async def resume(self) -> None:
-        """Let every process inside continue."""
-        if self._node is not None:
-            await self._node.pause(self._running(), False)
+            await self._node.pause(self._running(), frozen)
 
     @property
-    def posture(self) -> Posture:
-        """What the kernel said was true before anything ran."""
-        return self._running().posture
-
-    @property
-    def plan(self) -> Plan:
-        """Everything the launcher was told."""
-        return self._running().plan
-
-    @property
-    def host_pids(self) -> tuple[int, ...]:
-        """Process numbers on the host of everything inside."""
-        return self._running().host_pids
-
-    @property
-    def link(self) -> Link:
-        """The connection to the guest."""
-        return self._running().link
+    def is_idle(self) -> bool:
+        """Whether nothing runs inside but the guest, and nothing has been asked of it."""
+        # A snapshot that is being taken counts as one.
+        return self._span.busy <= 1 and self._running().is_alone
 
     @property
     def is_running(self) -> bool:
@@ -334,35 +356,9 @@ class Sandbox:
     def _lost(self, error: CloisterError) -> None:
         """The guest ended by itself, or broke the rules: nothing of the sandbox stays."""
         if self._over is None:
-            if self._guest is not None and self._hits().get("memory", 0) > self._seen_hits.get(
-                "memory", 0
-            ):
-                error = Exhausted(
-                    "the sandbox ran out of memory and was ended; raise Limits(memory=)",
-                    limit="memory",
-                )
-            self._over = error
+            self._over = self._accounts.why_lost(error)
         if self._stopping is None and self._guest is not None:
             self._stopping = asyncio.get_running_loop().create_task(self._destroy())
-
-    def _hits(self) -> dict[str, int]:
-        return {} if self._guest is None else dict(self._guest.limit_hits())
-
-    def _account(self, exited: Exited) -> Reason:
-        """Say why a process ended, from what the kernel counted since the last that ended badly."""
-        if exited.signal == 0 and exited.code == 0:
-            return Reason.EXIT
-        hits = self._hits()
-        fresh = {name for name, count in hits.items() if count > self._seen_hits.get(name, 0)}
-        self._seen_hits = hits
-        # 137 is how a shell passes on that its child was killed.
-        if "memory" in fresh and (exited.signal == _SIGKILL or exited.code != 0):
-            return Reason.MEMORY
-        if "pids" in fresh:
-            return Reason.PIDS
-        if exited.disk_full:
-            return Reason.DISK
-        return Reason.SIGNAL if exited.signal else Reason.EXIT
 
     def _expire(self, limit: LimitName) -> None:
         if self._over is None:

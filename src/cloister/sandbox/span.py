@@ -20,6 +20,16 @@ class Span:
         self._lifetime: asyncio.TimerHandle | None = None
         self._idle: asyncio.TimerHandle | None = None
 
+    @property
+    def busy(self) -> int:
+        """How many things are being done."""
+        return self._busy
+
+    @property
+    def begun(self) -> bool:
+        """Whether time runs."""
+        return self._begun
+
     def begin(self) -> None:
         """Time runs from here."""
         self._begun = True

@@ -16,8 +16,9 @@ _HOMES = {0: "/root", 1000: "/home/user"}
 class Surroundings:
     """What every program of a sandbox finds, packed once for each user."""
 
-    def __init__(self, id: SandboxId, policy: Environment) -> None:
+    def __init__(self, id: SandboxId, image: Mapping[str, str], policy: Environment) -> None:
         self._id = id
+        self._image = image
         self._policy = policy
         self._known: dict[tuple[User, bool], tuple[dict[str, str], bytes]] = {}
 
@@ -32,7 +33,7 @@ class Surroundings:
         """Return the packed environment, with `further` variables over the usual ones."""
         known = self._known.get((user, terminal))
         if known is None:
-            variables = {**self._usual(user, terminal), **self._policy}
+            variables = {**self._usual(user, terminal), **self._image, **self._policy}
             require_exec_fits((), variables)
             known = self._known[user, terminal] = variables, _pack(variables)
         if further is None:

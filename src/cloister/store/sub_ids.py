@@ -35,7 +35,7 @@ def find_sub_ids() -> SubIds | None:
     uids = _read_ranges(Path("/etc/subuid"))
     gids = _read_ranges(Path("/etc/subgid"))
     found = SubIds(uids, gids, uid_helper, gid_helper)
-    return found if found.count >= SLICE else None
+    return found if found.count >= 2 * SLICE else None
 
 
 def _read_ranges(path: Path) -> tuple[tuple[int, int], ...]:

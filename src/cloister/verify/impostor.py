@@ -110,8 +110,12 @@ class _LyingGuest:
         self.link = link
         self.posture = Posture({})
         self.pid = 0
+        self.is_alone = True
         self.host_pids: tuple[int, ...] = ()
         self.groups: tuple[Path, ...] = ()
+
+    def host_path(self, source: str) -> Path:
+        return Path(source)
 
     def usage(self) -> SandboxUsage:
         raise Unsupported("an impostor has no control groups")

@@ -31,7 +31,7 @@ _FIRST = 0x7000_0000
 _RANGES = 4096
 # The slice of all of a person's sandboxes that use files of their store: owners on a disk do not
 # change with the sandbox. Counted in the launcher's own user namespace, as `of_person` says.
-STORESLICE = 1
+STORE_SLICE = 1
 _USER_INSIDE = 1000
 _NOBODY_INSIDE = 65_534
 
@@ -63,7 +63,7 @@ class IdPool:
         In the launcher's own user namespace 0 is the person's own id; the sub-ids follow from 1.
         """
         advice = "stop some sandboxes, or ask for a larger range in /etc/subuid and /etc/subgid"
-        first, ranges = STORESLICE + SLICE, count // SLICE - 1
+        first, ranges = STORE_SLICE + SLICE, count // SLICE - 1
         return cls(directory, first=first, size=SLICE, ranges=ranges, advice=advice)
 
     def take(self) -> int:

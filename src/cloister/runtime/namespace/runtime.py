@@ -41,6 +41,7 @@ class NamespaceGuest:
         pid: int,
         posture: Posture,
         groups: GroupFiles,
+        template: tuple[str, Path],
     ) -> None:
         self.id = id
         self.number = number
@@ -49,11 +50,29 @@ class NamespaceGuest:
         self.pid = pid
         self.posture = posture
         self._groups = groups
+        self._template = template
+
+    def host_path(self, source: str) -> Path:
+        """Return where this process finds a directory that the plan names.
+
+        What the launcher made for all sandboxes is on a tmpfs that only it has.
+        """
+        private, seen = self._template
+        return seen / source.removeprefix(private) if source.startswith(private) else Path(source)
 
     @property
     def groups(self) -> tuple[Path, ...]:
         """The control groups that hold it."""
         return self._groups.directories
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether the guest has no child; then its process namespace holds nobody else."""
+        try:
+            return not Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text()
+        except FileNotFoundError:
+            # A kernel without that list; where there is no group either, nobody can tell.
+            return self._groups.pids() == (self.pid,)
 
     @property
     def host_pids(self) -> tuple[int, ...]:
@@ -228,7 +247,8 @@ class NamespaceRuntime:
                 raise refusals[0] from None
             raise
         groups = GroupFiles(instance.layout, f"{instance.name}.{launched.group}")
-        return NamespaceGuest(id, number, plan, link, launched.pid, posture, groups)
+        template = (f"{instance.directory}/", Path(f"/proc/{launcher.pid}/root"))
+        return NamespaceGuest(id, number, plan, link, launched.pid, posture, groups, template)
 
     async def _greeting(self, link: Link) -> Hello:
         """Wait for the guest's first words, but not for ever."""

@@ -1,0 +1,254 @@
+"""The files of one sandbox that are in the store: its image, its disk, its volumes."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import secrets
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Self
+
+from cloister.errors import NotFound, RequestError
+from cloister.model import SandboxId, VolumeMode, quote
+from cloister.node.stock import open_store
+from cloister.policy import ImageRoot, Policy, Storage, read_policy
+from cloister.runtime.ground import Ground, GroundDisk, GroundVolume
+
+if TYPE_CHECKING:
+    from cloister.image import Image
+    from cloister.store import Disk, KeptLock, KeptSandbox, Snapshot, Store, Volume
+
+
+@dataclass(frozen=True, slots=True)
+class Occasion:
+    """Why a snapshot is taken: somebody named it, or a command ended a step."""
+
+    name: str | None = None
+    step: int | None = None
+    command: str | None = None
+
+
+class Workspace:
+    """What one sandbox stands on. The store's calls wait for a disk, so they run in threads."""
+
+    def __init__(self, store: Store, id: SandboxId, policy: Policy) -> None:
+        self._store = store
+        self._id = id
+        self._policy = policy
+        self._lock: KeptLock | None = None
+        self._kept: KeptSandbox | None = None
+        self._volumes: list[Volume] = []
+        self._uses = contextlib.ExitStack()
+        self._head: str | None = None
+        self._steps = 0
+        self.image: Image | None = None
+        self.disk: Disk | None = None
+        self.kept_policy: Policy | None = None
+
+    @classmethod
+    async def open(
+        cls, id: SandboxId, policy: Policy, keep: str | None, base: Snapshot | None
+    ) -> Self:
+        """Find or make all of it. Nothing is left behind if this raises."""
+        workspace = cls(await open_store(), id, policy)
+        opening = asyncio.ensure_future(asyncio.to_thread(workspace._open, keep, base))
+        try:
+            await asyncio.shield(opening)
+        except BaseException:
+            # A thread cannot be cancelled: it is waited for, so that nobody is left behind it.
+            await asyncio.wait([opening])
+            await workspace.close()
+            raise
+        return workspace
+
+    def _open(self, keep: str | None, base: Snapshot | None) -> None:
+        if keep is not None:
+            self._open_kept(keep)
+        self.image = self._find_image(base)
+        self._open_volumes()
+        if self._kept is not None:
+            self.disk = self._store.disks.find(self._kept.disk)
+            self._head = self._kept.head
+        elif self._policy.storage is Storage.DISK:
+            self.disk = self._new_disk(base)
+            self._head = None if base is None else base.id
+            if keep is not None:
+                self._keep_as(keep)
+        elif base is not None:
+            raise RequestError('a fork needs storage = "disk"; leave storage out, or say so')
+
+    def _open_kept(self, keep: str) -> None:
+        self._lock = self._store.kept.lock(keep)
+        try:
+            self._kept = self._store.kept.find(keep)
+        except NotFound:
+            return
+        self.kept_policy = read_policy(json.loads(self._kept.policy), f"kept sandbox {keep}")
+        self._policy = self.kept_policy
+        steps = (each.step for each in self._store.snapshots.list(keep))
+        self._steps = max((step for step in steps if step is not None), default=0)
+
+    def _find_image(self, base: Snapshot | None) -> Image | None:
+        if self._kept is not None or base is not None:
+            # The very image it was made on, whatever its name has come to mean.
+            reference = base.image if base is not None else self._kept and self._kept.image
+        else:
+            root = self._policy.root
+            reference = root.reference if isinstance(root, ImageRoot) else None
+        if reference is None:
+            return None
+        from cloister.image import Library
+
+        return Library(self._store).find(reference)
+
+    def _open_volumes(self) -> None:
+        for mount in self._policy.volumes:
+            self._volumes.append(self._uses.enter_context(self._store.volumes.using(mount.name)))
+
+    def _new_disk(self, base: Snapshot | None) -> Disk:
+        limits = self._policy.limits
+        return self._store.disks.create(
+            f"{self._id}-{secrets.token_hex(4)}",
+            base=base,
+            limit_bytes=limits.disk,
+            limit_inodes=limits.inodes,
+        )
+
+    def _keep_as(self, keep: str) -> None:
+        if self.disk is None:
+            raise RequestError('a kept sandbox needs storage = "disk"')
+        self._kept = self._store.kept.create(
+            keep,
+            disk=self.disk.id,
+            head=self._head,
+            policy=self._policy_text(),
+            image=None if self.image is None else self.image.digest,
+            history=self._policy.history.value,
+        )
+
+    def _policy_text(self) -> str:
+        return json.dumps(self._policy.as_dict(), sort_keys=True)
+
+    def require_same_root(self, policy: Policy) -> None:
+        """Refuse to show what was written above one root above another."""
+        if self.kept_policy is not None and policy.root != self.kept_policy.root:
+            raise RequestError(
+                f"{self._kept_name()} was made on another root; leave image and root out, "
+                "or keep this one under another name"
+            )
+        self._policy = policy
+
+    def _kept_name(self) -> str:
+        return self._id if self._kept is None else quote(self._kept.name)
+
+    @property
+    def name(self) -> str:
+        """What its snapshots go by: the name it is kept under, or the sandbox's id."""
+        return self._id if self._kept is None else self._kept.name
+
+    @property
+    def ground(self) -> Ground:
+        """What the runtime is told of it."""
+        disk = None
+        if self.disk is not None:
+            sealed = tuple(map(str, self.disk.lowers))
+            disk = GroundDisk(str(self.disk.path), sealed, durable=self._kept is not None)
+        volumes = tuple(
+            GroundVolume(str(volume.path), mount.target, mount.mode is VolumeMode.WRITE)
+            for volume, mount in zip(self._volumes, self._policy.volumes, strict=True)
+        )
+        image = () if self.image is None else tuple(map(str, self.image.layers))
+        return Ground(image, disk, volumes)
+
+    @property
+    def takes_in_place(self) -> bool:
+        """Whether a snapshot leaves the disk where it is."""
+        return self._store.driver.name == "btrfs"
+
+    def is_full(self) -> bool:
+        """Whether the disk has reached its limit."""
+        return self.disk is not None and self._store.disks.is_full(self.disk)
+
+    def next_step(self) -> int:
+        """Return the number of the step that ends now."""
+        self._steps += 1
+        return self._steps
+
+    async def take(self, occasion: Occasion, *, idle: bool) -> Snapshot:
+        """Take a snapshot of the disk; with `idle` the sandbox must be on `ground` afterwards."""
+
+        def take() -> Snapshot:
+            if self.disk is None:
+                raise RequestError("this sandbox has no disk in the store")
+            taken = self._store.snapshots.take(
+                self.disk,
+                sandbox=self.name,
+                idle=idle,
+                policy=self._policy_text(),
+                name=occasion.name,
+                parent=self._head,
+                image=None if self.image is None else self.image.digest,
+                step=occasion.step,
+                command=occasion.command,
+            )
+            self.disk = taken.disk or self.disk
+            self._head = taken.snapshot.id
+            return taken.snapshot
+
+        return await asyncio.to_thread(take)
+
+    async def go_back(self, target: Snapshot) -> None:
+        """Make the disk what it was; what it is now stays as a snapshot of its own."""
+
+        def replace() -> None:
+            old, self.disk = self.disk, self._new_disk(target)
+            self._head = target.id
+            if self._kept is not None:
+                self._kept = self._store.kept.update(
+                    self._kept.name, disk=self.disk.id, head=target.id
+                )
+            if old is not None:
+                self._store.disks.remove(old)
+
+        await self.take(Occasion(), idle=True)
+        await asyncio.to_thread(replace)
+
+    async def find(self, which: Snapshot | str | int) -> Snapshot:
+        """Return a snapshot by itself, its id, its name, or the number of a step of this one."""
+        if isinstance(which, bool):
+            raise RequestError(f"snapshot is {quote(which)}; write a name or the number of a step")
+        if not isinstance(which, str | int):
+            return which
+        text = str(which)
+        whole = text if "@" in text or text.startswith("snap-") else f"{self.name}@{text}"
+        return await asyncio.to_thread(self._store.snapshots.find, whole)
+
+    async def snapshots(self) -> tuple[Snapshot, ...]:
+        """Return its snapshots, oldest first."""
+        return tuple(await asyncio.to_thread(self._store.snapshots.list, self.name))
+
+    @property
+    def store(self) -> Store:
+        """The store it is in."""
+        return self._store
+
+    @property
+    def head(self) -> str | None:
+        """The snapshot that its disk goes on from."""
+        return self._head
+
+    async def close(self) -> None:
+        """Let go of it: what is kept stays, what is not is removed."""
+
+        def close() -> None:
+            if self._kept is not None:
+                self._kept = self._store.kept.update(self._kept.name, policy=self._policy_text())
+            elif self.disk is not None:
+                self._store.disks.remove(self.disk)
+            self.disk = None
+            self._uses.close()
+            if self._lock is not None:
+                self._lock.release()
+
+        await asyncio.shield(asyncio.to_thread(close))

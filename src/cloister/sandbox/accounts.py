@@ -1,0 +1,54 @@
+"""Why a process ended, from what the kernel counted for its sandbox."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from cloister.errors import CloisterError, Exhausted
+from cloister.model import Reason
+from cloister.runtime.base import Guest
+from cloister.wire import Exited
+
+_SIGKILL = 9
+
+
+class Accounts:
+    """Remembers which hits of the limits have been told already."""
+
+    def __init__(self, guest: Callable[[], Guest | None], disk_full: Callable[[], bool]) -> None:
+        self._guest = guest
+        self._disk_full = disk_full
+        self._seen: dict[str, int] = {}
+
+    def renew(self) -> None:
+        """Another guest counts from nothing."""
+        self._seen = {}
+
+    def why(self, exited: Exited) -> Reason:
+        """Say why a process ended, from what was counted since the last that ended badly."""
+        if exited.signal == 0 and exited.code == 0:
+            return Reason.EXIT
+        hits = self._hits()
+        fresh = {name for name, count in hits.items() if count > self._seen.get(name, 0)}
+        self._seen = hits
+        # 137 is how a shell passes on that its child was killed.
+        if "memory" in fresh and (exited.signal == _SIGKILL or exited.code != 0):
+            return Reason.MEMORY
+        if "pids" in fresh:
+            return Reason.PIDS
+        if exited.disk_full or self._disk_full():
+            return Reason.DISK
+        return Reason.SIGNAL if exited.signal else Reason.EXIT
+
+    def why_lost(self, error: CloisterError) -> CloisterError:
+        """Return the true reason for the end of the guest, where it is another than the given."""
+        if self._hits().get("memory", 0) > self._seen.get("memory", 0):
+            return Exhausted(
+                "the sandbox ran out of memory and was ended; raise Limits(memory=)",
+                limit="memory",
+            )
+        return error
+
+    def _hits(self) -> dict[str, int]:
+        guest = self._guest()
+        return {} if guest is None else dict(guest.limit_hits())

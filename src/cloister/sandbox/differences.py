@@ -1,0 +1,96 @@
+"""What has changed on a sandbox's disk: awaited as a whole, or gone through as it is found."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import AsyncIterator, Generator, Iterator
+from typing import TYPE_CHECKING, Any
+
+from cloister.errors import Unsupported
+from cloister.model.changes import EntryType
+from cloister.store.changes import Given, Owners, Skeleton, Stratum, walk
+from cloister.store.stand_in import as_owner, needed_sub_ids
+
+if TYPE_CHECKING:
+    from cloister.model.changes import Change
+    from cloister.runtime.base import Guest
+    from cloister.sandbox.state import State
+    from cloister.store import Disk
+
+_BATCH = 512
+
+
+class Differences:
+    """What a sandbox changed, sorted by path. Of a running one, each path as it is when looked at.
+
+    `await` gives all of it as a tuple; `async for` gives it as it is found.
+    """
+
+    def __init__(self, state: State, below: str) -> None:
+        self._state = state
+        self._below = below
+
+    def __await__(self) -> Generator[Any, None, tuple[Change, ...]]:
+        return self._collect().__await__()
+
+    async def _collect(self) -> tuple[Change, ...]:
+        return tuple([change async for change in self])
+
+    async def __aiter__(self) -> AsyncIterator[Change]:
+        await self._state.wait_until_moving()
+        compared = self._state.compared()
+        changes = await asyncio.to_thread(_begin, *compared, self._below)
+        while batch := await asyncio.to_thread(_next, changes):
+            for change in batch:
+                yield change
+
+
+def compared_trees(guest: Guest, disk: Disk) -> tuple[tuple[Stratum, ...], Skeleton, Owners]:
+    """Return what a running sandbox's disk is compared with."""
+    plan = guest.plan
+    strata = tuple(
+        Stratum(
+            f"/{layer.target}",
+            disk.path / "upper" / layer.key,
+            tuple(guest.host_path(source) for source in layer.sources),
+            tuple(lower / "upper" / layer.key for lower in disk.lowers),
+        )
+        for layer in plan.room.layers
+        if layer.writable
+    )
+    given = {
+        f"/{each.path}".encode(): Given(EntryType.DIRECTORY, each.mode, uid=each.uid, gid=each.gid)
+        for each in plan.room.directories
+    }
+    for target, name in plan.room.links:
+        given[f"/{name}".encode()] = Given(EntryType.LINK, 0o777, target.encode())
+    if plan.disk is not None and plan.disk.idmap:
+        return strata, Skeleton(given), Owners()
+    uids = tuple((each.outside, each.inside, each.count) for each in plan.uid_map)
+    gids = tuple((each.outside, each.inside, each.count) for each in plan.gid_map)
+    return strata, Skeleton(given), Owners(uids, gids)
+
+
+def _begin(
+    strata: tuple[Stratum, ...], skeleton: Skeleton, owners: Owners, below: str
+) -> Iterator[Change]:
+    if needed_sub_ids() is None:
+        return walk(strata, skeleton, owners, below=below)
+    return iter(as_owner(list_changes, strata, skeleton, owners, below))
+
+
+def list_changes(
+    strata: tuple[Stratum, ...], skeleton: Skeleton, owners: Owners, below: str
+) -> list[Change]:
+    """Return all changes at once, for a process that cannot be asked twice."""
+    return list(walk(strata, skeleton, owners, below=below))
+
+
+def _next(changes: Iterator[Change]) -> list[Change]:
+    try:
+        return list(itertools.islice(changes, _BATCH))
+    except FileNotFoundError as error:
+        raise Unsupported(
+            f"the disk was changed while it was compared ({error}); ask again"
+        ) from error

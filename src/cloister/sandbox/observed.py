@@ -1,0 +1,64 @@
+"""What can be seen of a running sandbox: its posture, its plan, its processes, what it consumes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from cloister.model import SandboxUsage
+
+if TYPE_CHECKING:
+    from cloister.runtime.base import Guest, Posture
+    from cloister.runtime.plan import Plan
+    from cloister.sandbox.files import Files
+    from cloister.wire import Link
+
+
+class Observed:
+    """The part of a sandbox that only looks."""
+
+    files: Files
+
+    if TYPE_CHECKING:
+
+        def _running(self) -> Guest: ...
+
+    async def usage(self) -> SandboxUsage:
+        """Return what the whole sandbox consumes now."""
+        guest = self._running()
+        disk_bytes, inodes = await self.files.space()
+        counted = guest.usage()
+        return SandboxUsage(
+            cpu_s=counted.cpu_s,
+            memory_bytes=counted.memory_bytes,
+            peak_memory_bytes=counted.peak_memory_bytes,
+            pids=counted.pids,
+            peak_pids=counted.peak_pids,
+            disk_bytes=disk_bytes,
+            inodes=inodes,
+            oom_kills=counted.oom_kills,
+        )
+
+    @property
+    def posture(self) -> Posture:
+        """What the kernel said was true before anything ran."""
+        return self._running().posture
+
+    @property
+    def plan(self) -> Plan:
+        """Everything the launcher was told."""
+        return self._running().plan
+
+    @property
+    def host_pids(self) -> tuple[int, ...]:
+        """Process numbers on the host of everything inside."""
+        return self._running().host_pids
+
+    @property
+    def link(self) -> Link:
+        """The connection to the guest."""
+        return self._running().link
+
+    @property
+    def guest(self) -> Guest:
+        """What the runtime knows of it."""
+        return self._running()

@@ -1,0 +1,200 @@
+"""What of a sandbox is in the store, and what is done with it: snapshot, rewind, steps."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import shlex
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from cloister.errors import Unsupported
+from cloister.model import Profile
+from cloister.node import Occasion, Workspace
+from cloister.policy import History, ImageRoot, Policy, Storage
+from cloister.sandbox.differences import compared_trees
+
+if TYPE_CHECKING:
+    from cloister.sandbox.sandbox import Sandbox
+    from cloister.store import Snapshot
+    from cloister.store.changes import Owners, Skeleton, Stratum
+
+WORKSPACE = "/workspace"
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What the caller asked for, before it is known what is kept."""
+
+    policy: Policy | None
+    changes: Mapping[str, Any]
+    keep: str | None
+    base: Snapshot | None = None
+
+
+class State:
+    """The stored side of one sandbox; nothing of it is touched where the policy needs no store."""
+
+    def __init__(self, sandbox: Sandbox, wanted: Wanted) -> None:
+        self._sandbox = sandbox
+        self._wanted = wanted
+        self._workspace: Workspace | None = None
+        self._still: asyncio.Future[None] | None = None
+        self._paused = False
+
+    @property
+    def keep(self) -> str | None:
+        """The name under which its disk outlives it."""
+        return self._wanted.keep
+
+    @property
+    def workspace(self) -> Workspace:
+        """Its files in the store, or say that they are in memory."""
+        if self._workspace is None or self._workspace.disk is None:
+            raise Unsupported(
+                "this sandbox has its files in memory; to take snapshots of it, start it with "
+                'storage="disk" (or keep=, or history="each-run")'
+            )
+        return self._workspace
+
+    def compared(self) -> tuple[tuple[Stratum, ...], Skeleton, Owners]:
+        """Return what there is to compare, of the sandbox as it runs."""
+        disk = self.workspace.disk
+        if disk is None:
+            raise Unsupported("this sandbox has no disk in the store")
+        return compared_trees(self._sandbox.guest, disk)
+
+    @property
+    def stands_still(self) -> bool:
+        """Whether a snapshot or a rewind is under way."""
+        return self._still is not None
+
+    async def wait_until_moving(self) -> None:
+        """Wait while the sandbox stands still: what it is about to be is not there yet."""
+        while self._still is not None:
+            await asyncio.shield(self._still)
+
+    def stand_on(self, snapshot: Snapshot) -> None:
+        """Begin as a snapshot was."""
+        self._wanted = replace(self._wanted, base=snapshot)
+
+    async def prepare(self) -> Workspace | None:
+        """Find or make what the sandbox stands on, if it stands on anything of the store."""
+        sandbox, wanted = self._sandbox, self._wanted
+        policy = sandbox.policy
+        if wanted.keep is None and wanted.base is None and not _needs_store(policy):
+            return None
+        workspace = await Workspace.open(sandbox.id, policy, wanted.keep, wanted.base)
+        self._workspace = workspace
+        if workspace.kept_policy is not None and wanted.policy is None:
+            policy = workspace.kept_policy.replace(**wanted.changes)
+        workspace.require_same_root(policy)
+        image = workspace.image
+        if image is None:
+            sandbox.adopt(policy, {}, WORKSPACE)
+        else:
+            if (
+                policy.user is None
+                and policy.profile is not Profile.ROOT
+                and image.user is not None
+            ):
+                policy = policy.replace(user=image.user)
+            sandbox.adopt(policy, image.env, image.workdir or WORKSPACE)
+        return workspace
+
+    async def close(self) -> None:
+        """Let go of it: what is kept stays, what is not is removed."""
+        if self._workspace is not None:
+            workspace, self._workspace = self._workspace, None
+            await workspace.close()
+
+    def is_full(self) -> bool:
+        """Whether the disk has reached its limit."""
+        return self._workspace is not None and self._workspace.is_full()
+
+    async def pause(self, paused: bool) -> None:
+        """Remember what the owner asked for: a snapshot does not continue what is paused."""
+        await self._sandbox.freeze(paused)
+        self._paused = paused
+
+    async def snapshot(self, name: str | None) -> Snapshot:
+        """Take a snapshot; processes go on afterwards as if nothing had been."""
+        async with self._standing_still():
+            return await self._take(Occasion(name=name))
+
+    async def step(self, command: str) -> None:
+        """Take the snapshot that ends a command, where the policy wants a history."""
+        if self._sandbox.policy.history is History.EACH_RUN and self._workspace is not None:
+            async with self._standing_still():
+                step = self._workspace.next_step()
+                await self._take(Occasion(step=step, command=command))
+
+    async def _take(self, occasion: Occasion) -> Snapshot:
+        sandbox, workspace = self._sandbox, self.workspace
+        if not sandbox.is_idle or self._paused:
+            return await self._take_live(workspace, occasion)
+        if workspace.takes_in_place:
+            return await workspace.take(occasion, idle=True)
+        # Nothing runs inside but the guest: its disk becomes the snapshot, and it goes on with
+        # another guest on a new disk above that.
+        await sandbox.end_guest()
+        try:
+            return await workspace.take(occasion, idle=True)
+        finally:
+            await sandbox.start_guest(workspace.ground)
+
+    async def _take_live(self, workspace: Workspace, occasion: Occasion) -> Snapshot:
+        if self._paused:
+            return await workspace.take(occasion, idle=False)
+        try:
+            await self._sandbox.freeze(True)
+        except Unsupported as error:
+            raise Unsupported(
+                "programs are running, and this host cannot hold them still for a snapshot: "
+                f"{error}; end them first, or let `cloister doctor` say how to enable it"
+            ) from error
+        try:
+            return await workspace.take(occasion, idle=False)
+        finally:
+            await self._sandbox.freeze(False)
+
+    async def rewind(self, to: Snapshot | str | int) -> Snapshot:
+        """Go back to a snapshot. Programs end; what is now is kept as a branch of its own."""
+        async with self._standing_still():
+            sandbox, workspace = self._sandbox, self.workspace
+            target = await workspace.find(to)
+            await sandbox.end_guest()
+            try:
+                await workspace.go_back(target)
+            finally:
+                self._paused = False
+                await sandbox.start_guest(workspace.ground)
+            return target
+
+    @contextlib.asynccontextmanager
+    async def _standing_still(self) -> AsyncIterator[None]:
+        """One at a time, and nothing new begins inside meanwhile."""
+        await self.wait_until_moving()
+        # Also says that the sandbox is not running, if it is not.
+        self._sandbox.enter()
+        still = self._still = asyncio.get_running_loop().create_future()
+        try:
+            yield
+        finally:
+            self._still = None
+            still.set_result(None)
+            self._sandbox.leave()
+
+
+def _needs_store(policy: Policy) -> bool:
+    in_memory = policy.storage is Storage.MEMORY
+    return not in_memory or bool(policy.volumes) or isinstance(policy.root, ImageRoot)
+
+
+def command_words(command: str | Sequence[str | bytes]) -> str:
+    """Return a command as one line, for the list of steps."""
+    if isinstance(command, str):
+        return command
+    return shlex.join(os.fsdecode(part) for part in command)

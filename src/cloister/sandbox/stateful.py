@@ -1,0 +1,70 @@
+"""What can be done with the state of a sandbox: hold it still, save it, go back, compare, fork."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Self
+
+from cloister.sandbox.differences import Differences
+from cloister.sandbox.fork import Forks, fork, require_count
+
+if TYPE_CHECKING:
+    from cloister.sandbox.state import State
+    from cloister.store import Snapshot
+
+
+class Stateful:
+    """The part of a sandbox that its state answers for."""
+
+    _state: State
+
+    if TYPE_CHECKING:
+
+        async def open(self) -> Self: ...
+        async def stop(self) -> None: ...
+
+    async def wait_until_moving(self) -> None:
+        """Wait while a snapshot or a rewind holds the sandbox still."""
+        if self._state.stands_still:
+            await self._state.wait_until_moving()
+
+    def stand_on(self, snapshot: Snapshot) -> None:
+        """Begin as a snapshot was. Before the start only."""
+        self._state.stand_on(snapshot)
+
+    async def pause(self) -> None:
+        """Stop every process inside; memory stays, no CPU is used."""
+        await self._state.pause(True)
+
+    async def resume(self) -> None:
+        """Let every process inside continue."""
+        await self._state.pause(False)
+
+    async def snapshot(self, name: str | None = None) -> Snapshot:
+        """Save what is on its disk now; programs go on. With a name it is kept until removed."""
+        return await self._state.snapshot(name)
+
+    async def rewind(self, to: Snapshot | str | int) -> Snapshot:
+        """Go back to a snapshot, its name, or the number of a step. Programs inside end.
+
+        Nothing is lost by it: what was there is a snapshot too, until the next gc.
+        """
+        return await self._state.rewind(to)
+
+    async def snapshots(self) -> tuple[Snapshot, ...]:
+        """Return its snapshots and those it came from, oldest first."""
+        return await self._state.workspace.snapshots()
+
+    def diff(self, below: str = "/") -> Differences:
+        """Return what changed since the image, in one tree of it: await it, or go through it."""
+        return Differences(self._state, below)
+
+    @classmethod
+    def fork(
+        cls, snapshot: Snapshot | str, count: int = 1, *, grants: bool = False, **changes: Any
+    ) -> Forks[Self]:
+        """Return new sandboxes from a snapshot: `await` it, or `async with` it to end them too.
+
+        They have the snapshot's policy with `changes`, as the constructor takes them; host
+        directories and volumes are not given to them unless `grants` says so.
+        """
+        return Forks(lambda: fork(cls, snapshot, require_count(count), grants, changes))
