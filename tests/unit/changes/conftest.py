@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import strategies as st
 
 from cloister.store.changes import Stratum
 
@@ -80,11 +81,10 @@ class Bench:
         encoded = [[verb, *(base64.b64encode(w).decode() for w in words)] for verb, *words in edits]
         self._mounted(lambda merged: self._overlays.ask("edit", at=merged, edits=encoded))
 
-    def keep_merged(self, target: Path) -> None:
-        """Copy what the sandbox would see to a plain directory."""
-        self._mounted(
-            lambda merged: self._overlays.ask("shell", at=merged, script=f"cp -a . '{target}'")
-        )
+    def read(self) -> dict[bytes, tuple[int, int, bytes, bytes]]:
+        """All that is seen in the mounted overlay: type, mode, content or target, attribute."""
+        answer = self._mounted(lambda merged: self._overlays.ask("read", at=merged))
+        return decode_tree(answer["tree"])
 
     def _mounted(self, act: Callable[[str], dict[str, Any]]) -> dict[str, Any]:
         if not self.layers:
@@ -106,9 +106,23 @@ class Bench:
         """What was changed since the layer below the upper."""
         return Stratum(target, self.upper, (*reversed(self.layers[:-1]), self.lower))
 
-    def whole(self, target: str = "/") -> Stratum:
-        """What was changed since the image."""
-        return Stratum(target, self.upper, (self.lower,), tuple(reversed(self.layers[:-1])))
+    def whole(self, target: str = "/", first: int = 0) -> Stratum:
+        """What was changed since the image, or since the layers before the one named."""
+        lowers = (*reversed(self.layers[:first]), self.lower)
+        return Stratum(target, self.upper, lowers, tuple(reversed(self.layers[first:-1])))
+
+
+def decode_tree(tree: dict[str, Any]) -> dict[bytes, tuple[int, int, bytes, bytes]]:
+    return {
+        base64.b64decode(path): (kind, mode, base64.b64decode(data), base64.b64decode(xattr))
+        for path, (kind, mode, data, xattr) in tree.items()
+    }
+
+
+@pytest.fixture(scope="session")
+def read_tree(overlays: Overlays) -> Callable[[Path], dict[bytes, tuple[int, int, bytes, bytes]]]:
+    """Reads a plain directory the way `Bench.read` reads an overlay."""
+    return lambda path: decode_tree(overlays.ask("read", at=str(path))["tree"])
 
 
 @pytest.fixture(scope="session")
@@ -129,6 +143,38 @@ def make_bench(
     yield lambda: Bench(top / str(next(numbers)), overlays)
     # Some are too deep for Python to remove.
     subprocess.run(["rm", "-rf", str(top)], check=True)
+
+
+NAMES = [
+    *(b"a", b"b", b"c", b"a b", b"a.d", b"-n", b"..x", b"\xff\xfe", b"n\nl", b'q"q', b"\xc3\xa4"),
+    *(b"\\x41", b"\x1b[31m", b".wh.a", b"\xe2\x80\xae", b" ", b"tab\there"),
+]
+_names = st.sampled_from(NAMES) | st.binary(min_size=1, max_size=4).filter(
+    lambda name: b"/" not in name and b"\0" not in name and name not in (b".", b"..")
+)
+_paths = st.lists(_names, min_size=1, max_size=3).map(b"/".join)
+_contents = st.sampled_from([b"", b"x\n", b"y\n", b"x\ny\n", b"\0bin", b"no newline"])
+_modes = st.sampled_from([b"644", b"600", b"755", b"700", b"444"])
+_edits = st.one_of(
+    st.tuples(st.just("write"), _paths, _contents),
+    st.tuples(st.just("mkdir"), _paths),
+    st.tuples(st.just("mkdir"), _paths),
+    st.tuples(st.just("remove"), _paths),
+    st.tuples(st.just("symlink"), _paths, _names),
+    st.tuples(st.just("chmod"), _paths, _modes),
+    st.tuples(st.just("touch"), _paths),
+    st.tuples(st.just("link"), _paths, _names),
+    st.tuples(st.just("move"), _paths, _names),
+    st.tuples(st.just("fifo"), _paths),
+    st.tuples(st.just("xattr"), _paths, _contents),
+)
+EDITS = st.lists(_edits, max_size=14)
+
+
+@pytest.fixture(scope="session")
+def edits() -> st.SearchStrategy[list[tuple[str, *tuple[bytes, ...]]]]:
+    """Edits of a tree, possible and impossible, with names of every kind."""
+    return EDITS
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ import json
 import os
 import shutil
 import socket
+import stat
 import subprocess
 import sys
 
@@ -48,6 +49,31 @@ def edit(at: str, edits: list[list[str]]) -> dict[str, object]:
         with contextlib.suppress(OSError):
             EDITS[verb](path, *(base64.b64decode(word) for word in rest))
     return {}
+
+
+def read(at: str) -> dict[str, object]:
+    """Everything in a tree, by base64 path: type, mode, and content, target or nothing."""
+    found: dict[str, list[object]] = {}
+    top = os.fsencode(at)
+    for directory, names, files in os.walk(top):
+        for name in (*names, *files):
+            path = os.path.join(directory, name)
+            found[base64.b64encode(path[len(top) :]).decode()] = _read_one(path)
+    return {"tree": found}
+
+
+def _read_one(path: bytes) -> list[object]:
+    status = os.lstat(path)
+    mode, data, xattr = stat.S_IMODE(status.st_mode), b"", b""
+    if stat.S_ISLNK(status.st_mode):
+        data = os.readlink(path)
+    elif stat.S_ISREG(status.st_mode):
+        with open(path, "rb") as file:
+            data = file.read()
+    if "user.test" in os.listxattr(path, follow_symlinks=False):
+        xattr = b"=" + os.getxattr(path, "user.test", follow_symlinks=False)
+    kind = stat.S_IFMT(status.st_mode)
+    return [kind, mode, base64.b64encode(data).decode(), base64.b64encode(xattr).decode()]
 
 
 def _write(path: bytes, content: bytes) -> None:
@@ -103,7 +129,7 @@ EDITS = {
     "socket": _listen,
     "xattr": lambda path, value: os.setxattr(path, b"user.test", value, follow_symlinks=False),
 }
-ANSWERS = {"mount": mount, "unmount": unmount, "shell": shell, "edit": edit}
+ANSWERS = {"mount": mount, "unmount": unmount, "shell": shell, "edit": edit, "read": read}
 
 if __name__ == "__main__":
     os.umask(0o022)
