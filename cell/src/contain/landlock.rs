@@ -42,8 +42,9 @@ pub fn restrict(plan: &Plan) -> io::Result<()> {
         wall::landlock_allow(&ruleset, IOCTL_DEV, &fd::open("/dev", libc::O_PATH, 0)?)?;
     }
     // A layer in the making has marks for removed names in it, which are devices without a number
-    // and the only ones the filter of system calls lets through.
-    for mount in plan.mounts.iter().filter(|mount| mount.write && mount.owner == Owner::Whole) {
+    // and the only ones the filter of system calls lets through. Where owners cannot be mapped (no
+    // root on the host), such a directory looks like any other that is shown as it is.
+    for mount in plan.mounts.iter().filter(|mount| mount.write && !matches!(mount.owner, Owner::One(..))) {
         let target = [b"/", &mount.target[..]].concat();
         wall::landlock_allow(&ruleset, MAKE_CHAR, &fd::open(target, libc::O_PATH | libc::O_NOFOLLOW, 0)?)?;
     }

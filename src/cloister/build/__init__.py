@@ -1,0 +1,7 @@
+"""Makes images: layers are unpacked, and steps are run, inside sandboxes."""
+
+from __future__ import annotations
+
+from cloister.build.unpacking import LayerLimits, unpack_layer
+
+__all__ = ["LayerLimits", "unpack_layer"]

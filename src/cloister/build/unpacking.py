@@ -1,0 +1,149 @@
+"""Unpacks an image layer inside a sandbox: nothing of the archive is parsed on the host."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import errno
+import os
+from collections.abc import Iterator
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from pathlib import Path
+
+from cloister.errors import CannotEnforce, Exhausted, GuestGone, ImageRefused
+from cloister.image.facts import LayerFacts, parse_facts
+from cloister.model import UNLIMITED, Limits, Profile, Reason, Result
+from cloister.policy import Policy
+from cloister.runtime.ground import Ground, GroundVolume
+from cloister.runtime.plan import HostMount, Plan
+from cloister.sandbox import Process, Sandbox
+from cloister.store.sub_ids import find_sub_ids
+
+# Places that every root has room for and nothing else uses.
+_LAYER = "/mnt/layer"
+_PROGRAM = "/mnt/cell"
+_WORDS_BYTES = 16 * 1024
+_FULL = tuple(f"(os error {number})" for number in (errno.ENOSPC, errno.EDQUOT))
+
+
+@dataclass(frozen=True, slots=True)
+class LayerLimits:
+    """How much one layer may be; past any of it the layer is refused."""
+
+    entries: int = 2_000_000
+    bytes: int = 32 * 2**30
+    wall_s: float = 3600.0
+
+
+DEFAULT_LAYER_LIMITS = LayerLimits()
+
+
+async def unpack_layer(
+    directory: Path,
+    archive: Iterator[bytes],
+    *,
+    limits: LayerLimits = DEFAULT_LAYER_LIMITS,
+    executor: Executor | None = None,
+) -> LayerFacts:
+    """Unpack an uncompressed tar into a directory of the store, as one layer of an overlay.
+
+    `archive` is iterated in a thread of `executor`; what it raises ends the unpacking and is
+    raised here. The directory is left as it is then: whoever made it removes it.
+    """
+    owners = "single" if os.geteuid() != 0 and find_sub_ids() is None else "kept"
+    command = [_PROGRAM, "unpack", _LAYER, str(limits.entries), str(limits.bytes), owners]
+    sandbox = await _open_sandbox(directory, limits)
+    try:
+        process = await sandbox.start(command, cwd="/", timeout=limits.wall_s, stdin=True)
+        result = await _converse(process, archive, executor)
+    finally:
+        await sandbox.stop()
+    return _conclude(result, limits)
+
+
+async def _converse(
+    process: Process, archive: Iterator[bytes], executor: Executor | None
+) -> Result:
+    """Feed it, and listen at the same time: what it says must never be waiting for a reader."""
+    words = asyncio.create_task(process.capture(_WORDS_BYTES))
+    try:
+        await _feed(process, archive, executor)
+        return await words
+    finally:
+        words.cancel()
+        await asyncio.gather(words, return_exceptions=True)
+
+
+async def _feed(process: Process, archive: Iterator[bytes], executor: Executor | None) -> None:
+    loop = asyncio.get_running_loop()
+    if process.stdin is None:
+        raise GuestGone("the unpacker has no standard input", reason="closed")
+    upcoming = loop.run_in_executor(executor, _next, archive)
+    try:
+        while chunk := await upcoming:
+            # The next piece is made while this one is handed over.
+            upcoming = loop.run_in_executor(executor, _next, archive)
+            await process.stdin.write(chunk)
+    except GuestGone:
+        # It has ended early, and says why. The archive may be closed once nobody iterates it.
+        await asyncio.gather(upcoming, return_exceptions=True)
+    except BaseException:
+        await asyncio.gather(upcoming, return_exceptions=True)
+        raise
+    finally:
+        process.stdin.close()
+
+
+def _next(archive: Iterator[bytes]) -> bytes:
+    # Empty pieces are no end.
+    return next((chunk for chunk in archive if chunk), b"")
+
+
+def _conclude(result: Result, limits: LayerLimits) -> LayerFacts:
+    if result.exit_code == 0 and result.reason is Reason.EXIT:
+        return parse_facts(result.stdout_bytes)
+    if result.reason is Reason.TIMEOUT:
+        raise ImageRefused(f"a layer was not unpacked within {limits.wall_s:g} s; raise wall_s")
+    if result.reason is Reason.MEMORY:
+        raise Exhausted("the unpacking of a layer ran out of memory", limit="memory")
+    words = result.stderr.strip().removeprefix("cell: ")
+    shown = "".join(c if c.isprintable() else "?" for c in words)
+    if shown.endswith(_FULL):
+        raise Exhausted(
+            f"the disk of the store is full while a layer is unpacked: {shown}; "
+            "run `cloister gc`, or make room on it",
+            limit="disk",
+        )
+    raise ImageRefused(f"a layer cannot be unpacked: {shown or result.describe()}")
+
+
+class _Workplace(Sandbox):
+    """A sandbox without network that sees one directory of the store, and may write there."""
+
+    def __init__(self, directory: Path, limits: Limits) -> None:
+        super().__init__(Policy(profile=Profile.ROOT, limits=limits), label="unpack")
+        self._directory = directory
+        self._amend = _with_program
+
+    async def start_guest(self, ground: Ground) -> None:
+        shown = GroundVolume(os.path.realpath(self._directory), _LAYER, True)
+        await super().start_guest(dataclasses.replace(ground, volumes=(shown,)))
+
+
+def _with_program(plan: Plan) -> Plan:
+    """Show our own program inside, whoever owns it: anybody may execute it."""
+    program = Path(__file__).parent.parent / "bin" / "cell"
+    mount = HostMount(os.fsencode(os.path.realpath(program)), _PROGRAM.strip("/"), False, None)
+    return dataclasses.replace(plan, mounts=(*plan.mounts, mount))
+
+
+async def _open_sandbox(directory: Path, limits: LayerLimits) -> Sandbox:
+    bounded = Limits(
+        memory="1GiB", cpus=UNLIMITED, pids=16, wall=limits.wall_s, lifetime=limits.wall_s + 60
+    )
+    try:
+        return await _Workplace(directory, bounded).open()
+    except CannotEnforce:
+        # The program bounds itself: each length is compared with a limit before memory is taken.
+        return await _Workplace(directory, bounded.replace(memory=UNLIMITED)).open()

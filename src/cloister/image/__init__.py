@@ -1,0 +1,1 @@
+"""Images: where they come from, what they say of themselves, and which are here."""
