@@ -12,7 +12,8 @@ that started it and is not carried over a fork.
 from __future__ import annotations
 
 from cloister.blocking.files import Files
+from cloister.blocking.forks import Forks
 from cloister.blocking.process import Input, Output, Process
 from cloister.blocking.sandbox import Sandbox
 
-__all__ = ["Files", "Input", "Output", "Process", "Sandbox"]
+__all__ = ["Files", "Forks", "Input", "Output", "Process", "Sandbox"]

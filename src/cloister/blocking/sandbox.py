@@ -6,18 +6,23 @@ import os
 import socket
 from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Any, Self
 
 from cloister.blocking.dial import dial
 from cloister.blocking.files import Files
-from cloister.blocking.loop import current_loop
+from cloister.blocking.forks import Forks
+from cloister.blocking.loop import as_coroutine, current_loop
 from cloister.blocking.process import Process
 from cloister.blocking.turn import waits
-from cloister.model import UNLIMITED, Limits, Mount, Profile, SandboxId, Trust, User
-from cloister.policy import Policy, Root
+from cloister.model import UNLIMITED, Limits, Mount, Profile, SandboxId, Trust, User, VolumeMount
+from cloister.policy import History, Policy, Root, Storage
 from cloister.runtime.base import Posture
 from cloister.runtime.plan import Plan
 from cloister.sandbox import sandbox as asynchronous
+
+if TYPE_CHECKING:
+    from cloister.model.changes import Change
+    from cloister.store import Snapshot
 
 
 class Sandbox:
@@ -36,20 +41,35 @@ class Sandbox:
         profile: Profile | str | None = None,
         trust: Trust | str | None = None,
         root: Root | None = None,
+        image: str | None = None,
+        volumes: Sequence[VolumeMount | str] | None = None,
+        storage: Storage | str | None = None,
+        history: History | str | None = None,
+        keep: str | None = None,
         label: str | None = None,
     ) -> None:
-        self._inner = asynchronous.Sandbox(
-            policy,
-            limits=limits,
-            mounts=mounts,
-            env=env,
-            profile=profile,
-            trust=trust,
-            root=root,
-            label=label,
+        self._stand_for(
+            asynchronous.Sandbox(
+                policy,
+                limits=limits,
+                mounts=mounts,
+                env=env,
+                profile=profile,
+                trust=trust,
+                root=root,
+                image=image,
+                volumes=volumes,
+                storage=storage,
+                history=history,
+                keep=keep,
+                label=label,
+            )
         )
+
+    def _stand_for(self, inner: asynchronous.Sandbox) -> None:
+        self._inner = inner
         self._loop = current_loop()
-        self.files = Files(self, self._inner.files)
+        self.files = Files(self, inner.files)
 
     def __enter__(self) -> Self:
         return self.open()
@@ -77,12 +97,37 @@ class Sandbox:
     usage = waits(asynchronous.Sandbox.usage)
     pause = waits(asynchronous.Sandbox.pause)
     resume = waits(asynchronous.Sandbox.resume)
+    snapshot = waits(asynchronous.Sandbox.snapshot)
+    snapshots = waits(asynchronous.Sandbox.snapshots)
+    rewind = waits(asynchronous.Sandbox.rewind)
+
+    def diff(self, below: str = "/") -> tuple[Change, ...]:
+        """Return what changed since the image, in one tree of it, sorted by path."""
+        return self._loop.wait(as_coroutine(self._inner.diff(below)))
+
+    @classmethod
+    def fork(
+        cls, snapshot: Snapshot | str, count: int = 1, *, grants: bool = False, **changes: Any
+    ) -> Forks[Self]:
+        """Return new sandboxes from a snapshot, running, in a list that `with` ends with.
+
+        They have the snapshot's policy with `changes`, as the constructor takes them; host
+        directories and volumes are not given to them unless `grants` says so.
+        """
+        forking = asynchronous.Sandbox.fork(snapshot, count, grants=grants, **changes)
+        return Forks(cls._around(inner) for inner in current_loop().wait(as_coroutine(forking)))
+
+    @classmethod
+    def _around(cls, inner: asynchronous.Sandbox) -> Self:
+        made = cls.__new__(cls)
+        made._stand_for(inner)
+        return made
 
     def start(
         self,
         command: str | Sequence[str | bytes],
         *,
-        cwd: str | os.PathLike[str] = asynchronous.WORKSPACE,
+        cwd: str | os.PathLike[str] | None = None,
         env: Mapping[str, str] | None = None,
         user: str | int | User | None = None,
         timeout: float | str | None = UNLIMITED,

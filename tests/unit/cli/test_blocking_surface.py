@@ -14,10 +14,14 @@ PAIRS = [(Sandbox, blocking.Sandbox), (Files, blocking.Files), (Process, blockin
 # Between the sandbox and its guest; nobody outside the loop can use them.
 OF_THE_WIRE = {"Sandbox.link", "Process.begin", "Process.hear", "Process.lost"}
 OF_THE_WIRE |= {"Process.wait_started", "Sandbox.enter", "Sandbox.leave", "Sandbox.permitted"}
+OF_THE_WIRE |= {"Sandbox.adopt", "Sandbox.guest", "Sandbox.start_guest", "Sandbox.end_guest"}
+OF_THE_WIRE |= {"Sandbox.freeze", "Sandbox.is_idle", "Sandbox.stand_on"}
+OF_THE_WIRE |= {"Sandbox.wait_until_moving"}
 # What a blocking method gives or takes differs from the asynchronous one, and only so.
 DIFFERENT = {
     "Sandbox.dial": "a socket instead of two streams",
     "Sandbox.start": "a blocking Process",
+    "Sandbox.diff": "a tuple instead of what can be awaited",
     "Files.watch": "a threading.Event instead of an asyncio.Event",
     "Files.write": "no asynchronous iterables",
     "Files.append": "no asynchronous iterables",
