@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from cloister.model.changes import Aspect, Change, ChangeKind, EntryType, escape, path_order
+from cloister.store.changes.patch import PatchLimits, patch
 from cloister.store.changes.stratum import (
     NO_SKELETON,
     SAME_OWNERS,
@@ -22,10 +23,12 @@ __all__ = [
     "EntryType",
     "Given",
     "Owners",
+    "PatchLimits",
     "Skeleton",
     "Stratum",
     "Summary",
     "escape",
+    "patch",
     "path_order",
     "summary",
     "walk",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -64,6 +64,19 @@ def scan(strata: Sequence[Stratum], view: View) -> Iterator[Found]:
     return heapq.merge(*walks, key=lambda found: path_order(found.path))
 
 
+@contextmanager
+def reading(path: bytes | bytearray) -> Iterator[None]:
+    """Say which path it was that could not be read, and whose fault that is."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        shown = escape(bytes(path) or b"/")
+        raise GuestError(f"{shown} was removed while it was read; ask again") from error
+    except OSError as error:
+        shown = escape(bytes(path) or b"/")
+        raise HostError(f"{shown} cannot be read: {error.strerror}") from error
+
+
 def _is_in(path: bytes, tree: bytes) -> bool:
     return path == tree or path.startswith(tree + b"/")
 
@@ -110,15 +123,8 @@ class _Walk:
         self._description = Description(view.skeleton, view.owners)
 
     def run(self) -> Iterator[Found]:
-        with ExitStack() as opened:
-            try:
-                yield from self._steps(opened)
-            except FileNotFoundError as error:
-                path = escape(bytes(self._path) or b"/")
-                raise GuestError(f"{path} was removed while it was compared; ask again") from error
-            except OSError as error:
-                path = escape(bytes(self._path) or b"/")
-                raise HostError(f"{path} cannot be compared: {error.strerror}") from error
+        with ExitStack() as opened, reading(self._path):
+            yield from self._steps(opened)
 
     def _steps(self, opened: ExitStack) -> Iterator[Found]:
         stratum = self._stratum
