@@ -102,8 +102,10 @@ def run(user: pwd.struct_passwd, place: Path, private: Path, pytest_arguments: l
 
 def readable_python(become: list[str]) -> str:
     """Return an interpreter that this user may execute: ours may live in root's home."""
+    # It must be able to start itself again: the first start is still made with root's rights.
+    again = "import subprocess, sys; sys.exit(subprocess.call([sys.executable, '-c', '']))"
     for python in (os.path.realpath(sys.executable), "/usr/bin/python3"):
-        tried = subprocess.run([*become, python, "-c", ""], stderr=subprocess.DEVNULL, cwd="/")
+        tried = subprocess.run([*become, python, "-c", again], stderr=subprocess.DEVNULL, cwd="/")
         if tried.returncode == 0:
             return python
     raise SystemExit("run_as_user: no python3 that an ordinary user may execute; install one")

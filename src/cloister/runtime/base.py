@@ -59,8 +59,8 @@ class Guest(Protocol):
     def is_alone(self) -> bool:
         """Whether nothing runs inside but the guest itself."""
 
-    def host_path(self, source: str) -> Path:
-        """Return where this process finds a directory that the plan names."""
+    def host_path(self, source: str) -> Path | None:
+        """Return where this process finds a directory that the plan names, if it may look at it."""
 
     @property
     def groups(self) -> tuple[Path, ...]:

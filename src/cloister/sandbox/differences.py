@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import os
 from collections.abc import AsyncIterator, Generator, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -53,7 +54,7 @@ def compared_trees(guest: Guest, disk: Disk) -> tuple[tuple[Stratum, ...], Skele
         Stratum(
             f"/{layer.target}",
             disk.path / "upper" / layer.key,
-            tuple(guest.host_path(source) for source in layer.sources),
+            tuple(path for path in map(guest.host_path, layer.sources) if path is not None),
             tuple(lower / "upper" / layer.key for lower in disk.lowers),
         )
         for layer in plan.room.layers
@@ -67,6 +68,11 @@ def compared_trees(guest: Guest, disk: Disk) -> tuple[tuple[Stratum, ...], Skele
         given[f"/{name}".encode()] = Given(EntryType.LINK, 0o777, target.encode())
     if plan.disk is not None and plan.disk.idmap:
         return strata, Skeleton(given), Owners()
+    if needed_sub_ids() is None:
+        # One id: in the launcher's namespace it is 0, on the disk the person's own.
+        (user,), (group,) = plan.uid_map, plan.gid_map
+        own = Owners(((os.getuid(), user.inside, 1),), ((os.getgid(), group.inside, 1),))
+        return strata, Skeleton(given), own
     uids = tuple((each.outside, each.inside, each.count) for each in plan.uid_map)
     gids = tuple((each.outside, each.inside, each.count) for each in plan.gid_map)
     return strata, Skeleton(given), Owners(uids, gids)

@@ -10,7 +10,7 @@ from typing import Literal
 from cloister.errors import HostError, Unsupported
 from cloister.store.driver import BENCH, UPPER, Method, Space
 from cloister.store.place import sync
-from cloister.store.stand_in import as_owner
+from cloister.store.stand_in import as_owner, needed_sub_ids
 from cloister.store.tree_copy import copy_facts, copy_tree
 from cloister.store.tree_removal import remove_tree
 from cloister.store.tree_size import tree_sizes
@@ -50,8 +50,10 @@ class PlainDriver:
         """Make a tree with an empty bench."""
         tree.mkdir(mode=0o700)
         (tree / BENCH).mkdir(mode=0o755)
-        # mkdir's mode is cut by the umask, and the sandbox's users must get through.
-        (tree / BENCH).chmod(0o755)
+        # mkdir's mode is cut by the umask, and the sandbox's users must get through. Where its
+        # root is not ours to give the bench to, everybody may make names in it: the tree around
+        # it lets nobody through but us, and the sandbox, which is handed the bench itself.
+        (tree / BENCH).chmod(0o755 if needed_sub_ids() is None else 0o777)
 
     def grow(self, tree: Path, chain: Sequence[Path]) -> bool:
         """Make an empty tree; the sealed ones stay below it."""

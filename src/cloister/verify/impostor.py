@@ -114,8 +114,8 @@ class _LyingGuest:
         self.host_pids: tuple[int, ...] = ()
         self.groups: tuple[Path, ...] = ()
 
-    def host_path(self, source: str) -> Path:
-        return Path(source)
+    def host_path(self, source: str) -> Path | None:
+        return None
 
     def usage(self) -> SandboxUsage:
         raise Unsupported("an impostor has no control groups")

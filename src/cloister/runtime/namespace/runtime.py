@@ -52,13 +52,16 @@ class NamespaceGuest:
         self._groups = groups
         self._template = template
 
-    def host_path(self, source: str) -> Path:
-        """Return where this process finds a directory that the plan names.
+    def host_path(self, source: str) -> Path | None:
+        """Return where this process finds a directory that the plan names, if it may look at it.
 
-        What the launcher made for all sandboxes is on a tmpfs that only it has.
+        What the launcher made for all sandboxes is on a tmpfs that only it has, and only root may
+        look over its shoulder.
         """
         private, seen = self._template
-        return seen / source.removeprefix(private) if source.startswith(private) else Path(source)
+        if not source.startswith(private):
+            return Path(source)
+        return seen / source.removeprefix(private) if os.geteuid() == 0 else None
 
     @property
     def groups(self) -> tuple[Path, ...]:
