@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from cloister.model.changes import Aspect, Change, ChangeKind, EntryType, escape, path_order
+from cloister.store.changes.archive import TarStyle, Written, write_tar
 from cloister.store.changes.patch import PatchLimits, patch
 from cloister.store.changes.stratum import (
     NO_SKELETON,
@@ -27,9 +28,12 @@ __all__ = [
     "Skeleton",
     "Stratum",
     "Summary",
+    "TarStyle",
+    "Written",
     "escape",
     "patch",
     "path_order",
     "summary",
     "walk",
+    "write_tar",
 ]
