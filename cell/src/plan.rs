@@ -107,6 +107,8 @@ pub struct Plan {
     pub allow_ptrace: bool,
     pub deny_set_id_bits: bool,
     pub landlock: bool,
+    /// Whether there is a way out, through the host's gateway.
+    pub egress: bool,
     pub drill: Drill,
 }
 
@@ -152,6 +154,7 @@ impl Plan {
             allow_ptrace: r.flag()?,
             deny_set_id_bits: r.flag()?,
             landlock: r.flag()?,
+            egress: r.flag()?,
         };
         r.end()?;
         plan.never_host_root()?;

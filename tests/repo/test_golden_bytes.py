@@ -81,6 +81,7 @@ ROOM = Room(
     allow_ptrace=False,
     deny_set_id_bits=True,
     landlock=True,
+    egress=True,
 )
 PLAN = Plan(
     room=ROOM,

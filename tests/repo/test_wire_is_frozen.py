@@ -16,7 +16,7 @@ from cloister.wire import GENERATION, MAX_FROM_GUEST, MAX_TO_GUEST, messages, wi
 # both halves and add a line here; the line of a released generation stays as it is.
 FROZEN = {
     1: "6743ae9c2945d9f76c3a81512e1c63acd56b84845bdc033c8858fe1c87a6b622",
-    2: "a43e38a0a3cd5ca0ad53c329795659f8ca9c61662e8efadc1e157fd456c95841",
+    2: "59d33867d0b904779c3bb29b7e0324844ad709a8794d792e7f82f980c5e43255",
 }
 TO_GUEST = ("START", "SIGNAL", "RESIZE", "DIAL", "FILE", "DATA", "CLOSE", "CREDIT", "PING")
 FROM_GUEST = ("DATA", "CLOSE", "CREDIT", "HELLO", "STARTED", "EXITED", "FAILED", "PONG")

@@ -32,6 +32,7 @@ macro_rules! steps {
 
 steps! {
     Network "network" "launcher" "make a network namespace with a loopback and nothing else, and enter it";
+    Egress "egress" "launcher" "with egress: open the sockets of the one way out inside, and lead everything there";
     Cgroup "cgroup" "launcher" "make the control group of the unified hierarchy, if there is one, with its limits";
     Clone "clone" "launcher" "clone the guest into new user, mount, pid, ipc and uts namespaces";
     Ids "ids" "launcher" "map its users onto a range of host ids of its own, never host id 0";

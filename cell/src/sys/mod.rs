@@ -7,6 +7,7 @@ pub mod fd;
 pub mod kept;
 pub mod layer;
 pub mod mount;
+pub mod netlink;
 pub mod process;
 pub mod shared;
 pub mod socket;

@@ -103,11 +103,7 @@ pub fn connect_loopback(port: u16) -> io::Result<OwnedFd> {
         libc::socket(libc::AF_INET, libc::SOCK_STREAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK, 0)
     } as libc::c_long)
     .map(from_raw)?;
-    // SAFETY: an all-zero sockaddr_in is valid.
-    let mut address: libc::sockaddr_in = unsafe { std::mem::zeroed() };
-    address.sin_family = libc::AF_INET as u16;
-    address.sin_port = port.to_be();
-    address.sin_addr.s_addr = u32::from_be_bytes([127, 0, 0, 1]).to_be();
+    let address = loopback(port);
     // SAFETY: the kernel reads one sockaddr_in of the stated size.
     let result = check(unsafe {
         libc::connect(
@@ -120,6 +116,57 @@ pub fn connect_loopback(port: u16) -> io::Result<OwnedFd> {
         Err(error) if error.raw_os_error() != Some(libc::EINPROGRESS) => Err(error),
         _ => Ok(socket),
     }
+}
+
+/// A listening socket on the loopback; port 0 is any that is free.
+pub fn listen_loopback(port: u16) -> io::Result<OwnedFd> {
+    let socket = bound_loopback(libc::SOCK_STREAM, port)?;
+    // SAFETY: marks a bound socket as listening.
+    check(unsafe { libc::listen(socket.as_raw_fd(), BACKLOG) } as libc::c_long)?;
+    Ok(socket)
+}
+
+pub fn datagram_loopback(port: u16) -> io::Result<OwnedFd> {
+    bound_loopback(libc::SOCK_DGRAM, port)
+}
+
+/// Connections that wait to be taken; the kernel's own most is net.core.somaxconn.
+const BACKLOG: i32 = 4096;
+
+fn bound_loopback(kind: i32, port: u16) -> io::Result<OwnedFd> {
+    let flags = kind | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+    // SAFETY: creates a descriptor.
+    let socket = check(unsafe { libc::socket(libc::AF_INET, flags, 0) } as libc::c_long).map(from_raw)?;
+    let address = loopback(port);
+    // SAFETY: the kernel reads one sockaddr_in of the stated size.
+    check(unsafe {
+        libc::bind(
+            socket.as_raw_fd(),
+            (&address as *const libc::sockaddr_in).cast(),
+            std::mem::size_of::<libc::sockaddr_in>() as u32,
+        )
+    } as libc::c_long)?;
+    Ok(socket)
+}
+
+/// The port a socket is bound to.
+pub fn port(socket: &impl AsRawFd) -> io::Result<u16> {
+    let mut address = loopback(0);
+    let mut length = std::mem::size_of::<libc::sockaddr_in>() as libc::socklen_t;
+    // SAFETY: the kernel writes at most one sockaddr_in.
+    check(unsafe {
+        libc::getsockname(socket.as_raw_fd(), (&mut address as *mut libc::sockaddr_in).cast(), &mut length)
+    } as libc::c_long)?;
+    Ok(u16::from_be(address.sin_port))
+}
+
+fn loopback(port: u16) -> libc::sockaddr_in {
+    // SAFETY: an all-zero sockaddr_in is valid.
+    let mut address: libc::sockaddr_in = unsafe { std::mem::zeroed() };
+    address.sin_family = libc::AF_INET as u16;
+    address.sin_port = port.to_be();
+    address.sin_addr.s_addr = u32::from_be_bytes([127, 0, 0, 1]).to_be();
+    address
 }
 
 /// The outcome of a connection that was in progress.

@@ -193,6 +193,7 @@ fn a_frame_of_a_forbidden_length_is_refused_before_it_arrives() {
 fn a_plan_is_understood() {
     let plan = Plan::decode(&golden("plan")).expect("the golden plan");
     assert!(plan.stream_transport && plan.allow_setgroups && plan.deny_set_id_bits && plan.landlock);
+    assert!(plan.egress);
     assert!(!plan.allow_ptrace);
     assert_eq!(plan.hostname, b"cell");
     let maps: Vec<_> =

@@ -4,9 +4,11 @@
 //! it; when its host goes away it ends every sandbox and then itself.
 
 pub mod cgroup;
+pub mod egress;
 pub mod launch;
 pub mod message;
 pub mod network;
+pub mod nftables;
 pub mod rootless;
 pub mod template;
 pub mod views;
@@ -206,20 +208,25 @@ impl Zygote {
                 || if self.fresh_network { Ok(()) } else { network::enter_fresh() },
             );
         self.fresh_network = false;
+        let doors = network.and_then(|()| match plan.egress {
+            true => step(plan.drill, Step::Egress, egress::open_doors),
+            false => Ok(egress::Doors::default()),
+        });
         self.next_group += 1;
         let nursery = match &self.nursery {
             Some(nursery) => nursery,
             None => return self.tell_failed(id, b"plan", libc::EINVAL, "a launch before the configuration"),
         };
-        let cell = match network.and_then(|()| nursery.launch(self.next_group, &plan, control)) {
-            Ok(cell) => cell,
+        let begun = doors.and_then(|doors| Ok((nursery.launch(self.next_group, &plan, control)?, doors)));
+        let (cell, doors) = match begun {
+            Ok(begun) => begun,
             Err(error) => return self.tell_launch_error(id, &error),
         };
         self.epoll.add(cell.sync.as_raw_fd(), token(id, true), libc::EPOLLIN)?;
         self.epoll.add(cell.pidfd.as_raw_fd(), token(id, false), libc::EPOLLIN)?;
         let (pid, group) = (cell.pid, cell.group);
         self.cells.insert(id, cell);
-        self.tell(LAUNCHED, id, |w| {
+        self.hand(LAUNCHED, id, &doors.numbers(), |w| {
             w.u32(pid as u32).u64(group);
         })
     }
@@ -285,10 +292,15 @@ impl Zygote {
     }
 
     fn tell(&self, kind: u8, id: u64, payload: impl FnOnce(&mut Writer)) -> io::Result<()> {
+        self.hand(kind, id, &[], payload)
+    }
+
+    /// Tell the host something, with descriptors.
+    fn hand(&self, kind: u8, id: u64, fds: &[RawFd], payload: impl FnOnce(&mut Writer)) -> io::Result<()> {
         let mut w = Writer::default();
         w.u8(kind).u64(id);
         payload(&mut w);
-        match socket::send(self.host.as_raw_fd(), &w.bytes, &[]) {
+        match socket::send(self.host.as_raw_fd(), &w.bytes, fds) {
             // The host went away while we were answering; the next receive says so.
             Err(error) if matches!(error.raw_os_error(), Some(libc::EPIPE | libc::ECONNRESET)) => Ok(()),
             other => other.map(|_| ()),

@@ -10,6 +10,7 @@ from typing import Protocol
 from cloister.errors import CloisterError
 from cloister.model import SandboxId, SandboxUsage
 from cloister.policy import Policy, RuntimeFacts
+from cloister.runtime.doors import Doors
 from cloister.runtime.ground import BARE, Ground
 from cloister.runtime.plan import Plan
 from cloister.wire import Link
@@ -54,6 +55,10 @@ class Guest(Protocol):
     @property
     def host_pids(self) -> tuple[int, ...]:
         """Process numbers on the host of everything inside."""
+
+    @property
+    def doors(self) -> Doors | None:
+        """The sockets of its way out, if its policy has one; closed with it."""
 
     @property
     def is_alone(self) -> bool:

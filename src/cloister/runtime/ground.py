@@ -33,6 +33,10 @@ class Ground:
     image: tuple[str, ...] = ()
     disk: GroundDisk | None = None
     volumes: tuple[GroundVolume, ...] = ()
+    # Whether somebody will serve the sockets of the one way out.
+    has_egress: bool = False
+    # Host files shown read-only: (path, target).
+    files: tuple[tuple[str, str], ...] = ()
 
     @property
     def is_stored(self) -> bool:

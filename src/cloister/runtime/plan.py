@@ -120,6 +120,7 @@ class Room:
     allow_ptrace: bool
     deny_set_id_bits: bool
     landlock: bool
+    egress: bool
 
     @cached_property
     def encoded(self) -> bytes:
@@ -151,7 +152,7 @@ class Room:
         w.list(self.rlimits, lambda w, limit: w.u32(limit[0]).u64(limit[1]).u64(limit[2]))
         w.u64(self.open_files)
         w.u64(self.bounding).u64(self.guest_capabilities).u64(self.root_capabilities)
-        w.flag(self.allow_ptrace).flag(self.deny_set_id_bits).flag(self.landlock)
+        w.flag(self.allow_ptrace).flag(self.deny_set_id_bits).flag(self.landlock).flag(self.egress)
         return w.done()
 
 

@@ -111,6 +111,7 @@ class _LyingGuest:
         self.posture = Posture({})
         self.pid = 0
         self.is_alone = True
+        self.doors = None
         self.host_pids: tuple[int, ...] = ()
         self.groups: tuple[Path, ...] = ()
 

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from cloister.errors import CloisterError, HostError, LaunchFailed, RuntimeGone
 from cloister.runtime.namespace.cgroups import Layout
+from cloister.runtime.doors import close_all
 from cloister.runtime.namespace.ids import SubIds
 from cloister.runtime.namespace.rootfs import PUBLIC_ETC, synthetic_files
 from cloister.wire import Reader, Writer
@@ -21,16 +22,21 @@ from cloister.wire import Reader, Writer
 _CONFIGURE, _LAUNCH, _DESTROY, _FREEZE = range(1, 5)
 _AWAKE, _READY, _LAUNCHED, _FAILED, _GONE, _FROZEN = range(32, 38)
 _MAX_REPLY = 16 * 1024
+_MAX_FDS = 8
 _START_TIMEOUT_S = 30.0
 _MAX_STDERR = 4096
 
 
 @dataclass(frozen=True, slots=True)
 class Launched:
-    """A guest has been cloned: its host process number, and the number of its control groups."""
+    """A guest has been cloned: its host process number, and the number of its control groups.
+
+    `doors` are the sockets of its way out, ours to close.
+    """
 
     pid: int
     group: int
+    doors: tuple[int, ...] = ()
 
 
 class Launcher:
@@ -202,7 +208,9 @@ class Launcher:
     def _readable(self) -> None:
         while True:
             try:
-                packet = self._socket.recv(_MAX_REPLY)
+                packet, fds, _, _ = socket.recv_fds(
+                    self._socket, _MAX_REPLY, _MAX_FDS, socket.MSG_CMSG_CLOEXEC
+                )
             except BlockingIOError:
                 return
             except OSError as error:
@@ -211,9 +219,9 @@ class Launcher:
             if not packet:
                 self._fail(RuntimeGone(f"the launcher ended{self._last_words()}"))
                 return
-            self._hear(Reader(packet))
+            self._hear(Reader(packet), tuple(fds))
 
-    def _hear(self, r: Reader) -> None:
+    def _hear(self, r: Reader, fds: tuple[int, ...]) -> None:
         kind, number = r.u8(), r.u64()
         if kind == _AWAKE:
             _resolve(self._awake, None)
@@ -221,7 +229,7 @@ class Launcher:
             self.landlock_version = r.u32()
             _resolve(self._ready, None)
         elif kind == _LAUNCHED:
-            launched = Launched(r.u32(), r.u64())
+            launched = Launched(r.u32(), r.u64(), fds)
             awaited = self._awaited.get(number)
             if awaited is None:
                 self._launched[number] = launched
@@ -232,7 +240,9 @@ class Launcher:
         elif kind == _GONE:
             self._alive.discard(number)
             self._launching.pop(number, None)
-            self._launched.pop(number, None)
+            unclaimed = self._launched.pop(number, None)
+            if unclaimed is not None:
+                close_all(unclaimed.doors)
             ending = self._ending.pop(number, None)
             if ending is not None:
                 _resolve(ending, None)

@@ -82,6 +82,7 @@ def make_room(
         allow_ptrace=policy.profile is Profile.DEBUG,
         deny_set_id_bits=any(mount.mode is MountMode.WRITE for mount in policy.mounts),
         landlock=policy.second_layer is SecondLayer.LANDLOCK,
+        egress=ground.has_egress,
     )
 
 
@@ -105,6 +106,7 @@ def make_plan(
                 if mount.mode is not MountMode.COPY
             ),
             *(_volume(volume, idmap=idmap) for volume in ground.volumes),
+            *(HostMount(os.fsencode(path), target, False, None) for path, target in ground.files),
         ),
         disk=None if ground.disk is None else _disk(ground.disk, idmap=idmap),
     )

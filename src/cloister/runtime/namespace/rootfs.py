@@ -10,6 +10,7 @@ from pathlib import Path
 from cloister.errors import NotFound, RequestError
 from cloister.model import User
 from cloister.policy import DirectoryRoot, HostRoot, Root
+from cloister.runtime.doors import NAME_SERVER
 from cloister.runtime.ground import Ground
 from cloister.runtime.plan import Directory, Layer
 
@@ -143,7 +144,8 @@ def synthetic_files() -> tuple[tuple[str, int, bytes], ...]:
         "hosts": "127.0.0.1 localhost\n::1 localhost\n127.0.0.1 sandbox\n",
         "hostname": "sandbox\n",
         "nsswitch.conf": "passwd: files\ngroup: files\nshadow: files\nhosts: files dns\n",
-        "resolv.conf": "# no name server: this sandbox has no network\n",
+        # Without a way out there is no route to it, and the answer is no at once.
+        "resolv.conf": f"nameserver {NAME_SERVER}\n",
         "shells": "/bin/sh\n/bin/bash\n",
         "fstab": "",
     }

@@ -15,6 +15,7 @@ from cloister.errors import CloisterError, GuestGone, LaunchFailed, RequestError
 from cloister.model import MountMode, Profile, SandboxId, SandboxUsage, Trust, User
 from cloister.policy import HostRoot, Policy, RuntimeFacts
 from cloister.runtime.base import Guest, Posture
+from cloister.runtime.doors import Doors
 from cloister.runtime.ground import BARE, Ground
 from cloister.runtime.namespace import ids
 from cloister.runtime.namespace.cgroups import GroupFiles
@@ -42,6 +43,7 @@ class NamespaceGuest:
         posture: Posture,
         groups: GroupFiles,
         template: tuple[str, Path],
+        doors: Doors | None,
     ) -> None:
         self.id = id
         self.number = number
@@ -51,6 +53,7 @@ class NamespaceGuest:
         self.posture = posture
         self._groups = groups
         self._template = template
+        self.doors = doors
 
     def host_path(self, source: str) -> Path | None:
         """Return where this process finds a directory that the plan names, if it may look at it.
@@ -114,7 +117,7 @@ class NamespaceRuntime:
         self._launcher: Launcher | None = None
         self._preparing: asyncio.Task[None] | None = None
         self._ranges: dict[int, int] = {}
-        self._rooms: dict[tuple[Policy, bool], Room] = {}
+        self._rooms: dict[tuple[Policy, bool, bool], Room] = {}
         self._lost: dict[int, Callable[[CloisterError], None]] = {}
 
     def record_path(self, id: SandboxId) -> Path:
@@ -174,7 +177,7 @@ class NamespaceRuntime:
         *,
         idmap: bool,
     ) -> Room:
-        key = (policy, ground.disk is not None)
+        key = (policy, ground.disk is not None, ground.has_egress)
         room = self._rooms.get(key)
         if room is None:
             room = make_room(
@@ -241,6 +244,7 @@ class NamespaceRuntime:
             posture = _parse_posture(hello.facts)
             _require_posture(plan, posture)
             launched = await launcher.launched(number)
+            doors = Doors.of(launched.doors)
         except BaseException as error:
             self._lost.pop(number, None)
             link.close()
@@ -251,7 +255,9 @@ class NamespaceRuntime:
             raise
         groups = GroupFiles(instance.layout, f"{instance.name}.{launched.group}")
         template = (f"{instance.directory}/", Path(f"/proc/{launcher.pid}/root"))
-        return NamespaceGuest(id, number, plan, link, launched.pid, posture, groups, template)
+        return NamespaceGuest(
+            id, number, plan, link, launched.pid, posture, groups, template, doors
+        )
 
     async def _greeting(self, link: Link) -> Hello:
         """Wait for the guest's first words, but not for ever."""
@@ -270,6 +276,9 @@ class NamespaceRuntime:
         if not isinstance(guest, NamespaceGuest):
             raise RequestError("this guest belongs to another runtime")
         self._lost.pop(guest.number, None)
+        if guest.doors is not None:
+            guest.doors.close()
+            guest.doors = None
         ending = None if self._launcher is None else self._launcher.destroy(guest.number)
         guest.link.close()
         if ending is not None:
