@@ -182,3 +182,8 @@ class Sandbox:
     def is_running(self) -> bool:
         """Whether it has been started and has not ended."""
         return self._inner.is_running
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether every process inside is held still."""
+        return self._inner.is_paused

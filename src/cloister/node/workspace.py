@@ -9,7 +9,7 @@ import secrets
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
-from cloister.errors import NotFound, RequestError
+from cloister.errors import AlreadyExists, NotFound, RequestError
 from cloister.model import SandboxId, VolumeMode, quote
 from cloister.node.stock import open_store
 from cloister.policy import ImageRoot, Policy, Storage, read_policy
@@ -65,6 +65,11 @@ class Workspace:
     def _open(self, keep: str | None, base: Snapshot | None) -> None:
         if keep is not None:
             self._open_kept(keep)
+        if self._kept is not None and base is not None:
+            raise AlreadyExists(
+                f"a kept sandbox {quote(keep)} exists; keep the fork under another name",
+                what=self._kept.name,
+            )
         self.image = self._find_image(base)
         self._open_volumes()
         if self._kept is not None:
@@ -137,7 +142,12 @@ class Workspace:
                 f"{self._kept_name()} was made on another root; leave image and root out, "
                 "or keep this one under another name"
             )
+        if policy.volumes != self._policy.volumes:
+            self._uses.close()
+            self._volumes.clear()
         self._policy = policy
+        if not self._volumes:
+            self._open_volumes()
 
     def _kept_name(self) -> str:
         return self._id if self._kept is None else quote(self._kept.name)

@@ -50,7 +50,7 @@ from cloister.sandbox.files import Files
 from cloister.sandbox.observed import Observed
 from cloister.sandbox.process import Command, Process, require_terminal_size
 from cloister.sandbox.span import Span
-from cloister.sandbox.state import State, Wanted, command_words
+from cloister.sandbox.state import State, Wanted
 from cloister.sandbox.stateful import Stateful
 from cloister.sandbox.surroundings import Surroundings
 
@@ -154,8 +154,10 @@ class Sandbox(Stateful, Observed):
             # Ended while it was starting: whoever ended it waits for this.
             self._running()
             for mount in self.policy.mounts:
-                if mount.mode is MountMode.COPY:
+                # What is kept has its copies, and what was done to them.
+                if mount.mode is MountMode.COPY and not self._state.is_reopened:
                     await self.files.copy_in(mount.source, str(mount.target))
+            await self._state.listen()
         except BaseException:
             await self.stop()
             raise
@@ -243,8 +245,7 @@ class Sandbox(Stateful, Observed):
             raise
         finally:
             self.leave()
-        if self.policy.history is History.EACH_RUN:
-            await self._state.step(command_words(command))
+        await self.end_step(command)
         return result
 
     async def start(

@@ -17,6 +17,7 @@ from cloister.policy import History, ImageRoot, Policy, Storage
 from cloister.sandbox.differences import compared_trees
 
 if TYPE_CHECKING:
+    from cloister.node.control_listener import Listener
     from cloister.sandbox.sandbox import Sandbox
     from cloister.store import Snapshot
     from cloister.store.changes import Owners, Skeleton, Stratum
@@ -41,6 +42,8 @@ class State:
         self._sandbox = sandbox
         self._wanted = wanted
         self._workspace: Workspace | None = None
+        self._listener: Listener | None = None
+        self._closed = asyncio.Event()
         self._still: asyncio.Future[None] | None = None
         self._paused = False
 
@@ -104,11 +107,41 @@ class State:
             sandbox.adopt(policy, image.env, image.workdir or WORKSPACE)
         return workspace
 
+    @property
+    def is_reopened(self) -> bool:
+        """Whether it goes on with what was kept before."""
+        return self._workspace is not None and self._workspace.kept_policy is not None
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether the owner holds every process still."""
+        return self._paused
+
+    async def listen(self) -> None:
+        """Let other processes of the same user reach it, if it is kept and so has a name."""
+        if self._wanted.keep is not None:
+            # Imported when needed: most sandboxes are not kept.
+            from cloister.node.control_listener import Listener
+
+            directory = self.workspace.store.directory
+            self._listener = await Listener.open(self._sandbox, directory, self._wanted.keep)
+
+    async def wait_ended(self) -> None:
+        """Wait until nothing of it is left, and whoever asked for its end knows."""
+        await self._closed.wait()
+        if self._listener is not None:
+            await self._listener.wait_answered()
+
     async def close(self) -> None:
         """Let go of it: what is kept stays, what is not is removed."""
-        if self._workspace is not None:
-            workspace, self._workspace = self._workspace, None
-            await workspace.close()
+        if self._listener is not None:
+            self._listener.close()
+        try:
+            if self._workspace is not None:
+                workspace, self._workspace = self._workspace, None
+                await workspace.close()
+        finally:
+            self._closed.set()
 
     def is_full(self) -> bool:
         """Whether the disk has reached its limit."""
@@ -124,12 +157,12 @@ class State:
         async with self._standing_still():
             return await self._take(Occasion(name=name))
 
-    async def step(self, command: str) -> None:
+    async def step(self, command: str | Sequence[str | bytes]) -> None:
         """Take the snapshot that ends a command, where the policy wants a history."""
         if self._sandbox.policy.history is History.EACH_RUN and self._workspace is not None:
             async with self._standing_still():
                 step = self._workspace.next_step()
-                await self._take(Occasion(step=step, command=command))
+                await self._take(Occasion(step=step, command=_words(command)))
 
     async def _take(self, occasion: Occasion) -> Snapshot:
         sandbox, workspace = self._sandbox, self.workspace
@@ -193,7 +226,7 @@ def _needs_store(policy: Policy) -> bool:
     return not in_memory or bool(policy.volumes) or isinstance(policy.root, ImageRoot)
 
 
-def command_words(command: str | Sequence[str | bytes]) -> str:
+def _words(command: str | Sequence[str | bytes]) -> str:
     """Return a command as one line, for the list of steps."""
     if isinstance(command, str):
         return command

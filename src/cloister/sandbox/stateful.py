@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Self
 
 from cloister.sandbox.differences import Differences
@@ -10,6 +11,7 @@ from cloister.sandbox.fork import Forks, fork, require_count
 if TYPE_CHECKING:
     from cloister.sandbox.state import State
     from cloister.store import Snapshot
+    from cloister.store.changes import Owners, Skeleton, Stratum
 
 
 class Stateful:
@@ -53,6 +55,24 @@ class Stateful:
     async def snapshots(self) -> tuple[Snapshot, ...]:
         """Return its snapshots and those it came from, oldest first."""
         return await self._state.workspace.snapshots()
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether every process inside is held still."""
+        return self._state.is_paused
+
+    async def end_step(self, command: str | Sequence[str | bytes]) -> None:
+        """End a step of the history, if there is one, after a command that `start` began."""
+        await self._state.step(command)
+
+    async def wait_ended(self) -> None:
+        """Wait until it has ended, whoever ends it; for an owner who only keeps it running."""
+        await self._state.wait_ended()
+
+    async def compared(self) -> tuple[tuple[Stratum, ...], Skeleton, Owners]:
+        """Return the trees that `diff` compares; of the sandbox as it runs."""
+        await self._state.wait_until_moving()
+        return self._state.compared()
 
     def diff(self, below: str = "/") -> Differences:
         """Return what changed since the image, in one tree of it: await it, or go through it."""
