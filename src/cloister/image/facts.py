@@ -9,7 +9,6 @@ from cloister.errors import ProtocolViolation
 from cloister.model import quote
 
 
-
 @dataclass(frozen=True, slots=True)
 class LayerFacts:
     """One layer: what it holds, what was left out of it, and the greatest owners in it."""
