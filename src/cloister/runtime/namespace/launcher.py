@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cloister.errors import CloisterError, HostError, LaunchFailed, RuntimeGone
-from cloister.runtime.namespace.cgroups import Layout
 from cloister.runtime.doors import close_all
+from cloister.runtime.namespace.cgroups import Layout
 from cloister.runtime.namespace.ids import SubIds
 from cloister.runtime.namespace.rootfs import PUBLIC_ETC, synthetic_files
 from cloister.wire import Reader, Writer
