@@ -196,6 +196,7 @@ class Sandbox(Stateful, Observed):
             if self._span.begun:
                 self._over = error
             raise
+        self._state.stands_under(self._guest.pid)
 
     async def end_guest(self) -> None:
         """End the guest and everything with it; the disk stays."""

@@ -98,13 +98,7 @@ class State:
         if image is None:
             sandbox.adopt(policy, {}, WORKSPACE)
         else:
-            if (
-                policy.user is None
-                and policy.profile is not Profile.ROOT
-                and image.user is not None
-            ):
-                policy = policy.replace(user=image.user)
-            sandbox.adopt(policy, image.env, image.workdir or WORKSPACE)
+            sandbox.adopt(_as_image_user(policy, image), image.env, image.workdir or WORKSPACE)
         return workspace
 
     @property
@@ -131,6 +125,11 @@ class State:
         await self._closed.wait()
         if self._listener is not None:
             await self._listener.wait_answered()
+
+    def stands_under(self, guest_pid: int) -> None:
+        """Note which guest may write to the disk, if there is one."""
+        if self._workspace is not None:
+            self._workspace.stands_under(guest_pid)
 
     async def close(self) -> None:
         """Let go of it: what is kept stays, what is not is removed."""
@@ -219,6 +218,14 @@ class State:
             self._still = None
             still.set_result(None)
             self._sandbox.leave()
+
+
+def _as_image_user(policy: Policy, image: Image) -> Policy:
+    """Run as the image's user, where nobody said otherwise; never as root by its word alone."""
+    stated = policy.user is not None or policy.profile is Profile.ROOT
+    if stated or image.user is None or 0 in image.user:
+        return policy
+    return policy.replace(user=image.user)
 
 
 def _needs_store(policy: Policy) -> bool:
