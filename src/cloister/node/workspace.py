@@ -97,7 +97,8 @@ class Workspace:
     def _find_image(self, base: Snapshot | None) -> Image | None:
         if self._kept is not None or base is not None:
             # The very image it was made on, whatever its name has come to mean.
-            reference = base.image if base is not None else self._kept and self._kept.image
+            origin = base if base is not None else self._kept
+            reference = None if origin is None else origin.image
         else:
             root = self._policy.root
             reference = root.reference if isinstance(root, ImageRoot) else None
@@ -170,6 +171,11 @@ class Workspace:
         )
         image = () if self.image is None else tuple(map(str, self.image.layers))
         return Ground(image, disk, volumes)
+
+    def stands_under(self, guest_pid: int) -> None:
+        """Note which guest may write to the disk, in case this process is killed before it."""
+        if self._lock is not None:
+            self._lock.name_guest(guest_pid)
 
     @property
     def takes_in_place(self) -> bool:

@@ -17,6 +17,7 @@ from cloister.policy import History, ImageRoot, Policy, Storage
 from cloister.sandbox.differences import compared_trees
 
 if TYPE_CHECKING:
+    from cloister.image import Image
     from cloister.node.control_listener import Listener
     from cloister.sandbox.sandbox import Sandbox
     from cloister.store import Snapshot
