@@ -1,0 +1,319 @@
+"""What the tests of state share: a store for each driver, sandboxes in it, and a last look."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import shutil
+import signal
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cloister import Limits, Sandbox
+from cloister.node import Node, list_records, stock
+from cloister.runtime.namespace.ids import find_sub_ids
+from cloister.runtime.namespace.instance import runtime_directory
+from cloister.runtime.namespace.layout import find_layout
+from cloister.store import Store
+from cloister.store.trees import KINDS
+
+HERE = Path(__file__).parent
+POOL_BYTES = 4 * 2**30
+NOT_FROZEN = "without a unified control group there is no freezing and no sum of cpu time"
+SINGLE_ID = "a sandbox with a single id has no other user to become"
+NOT_OWNED = "without root the host's programs belong to nobody inside, and cannot be changed"
+# The pool is made by root; without root there are plain directories.
+DRIVERS = ("plain", "btrfs") if os.geteuid() == 0 else ("plain",)
+
+Make = Callable[..., Sandbox]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if HERE in item.path.parents:
+            item.add_marker(pytest.mark.contract)
+
+
+@pytest.fixture(scope="session")
+def scratch(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A directory in memory where it can hold a store: flushing a disk others use takes long."""
+    memory = Path("/dev/shm")
+    if not _holds_attributes(memory):
+        yield tmp_path_factory.mktemp("state")
+        return
+    with tempfile.TemporaryDirectory(prefix="cloister-state-", dir=memory) as name:
+        yield Path(name)
+
+
+def _holds_attributes(directory: Path) -> bool:
+    try:
+        with tempfile.NamedTemporaryFile(dir=directory) as file:
+            os.setxattr(file.name, "user.cloister", b"")
+    except OSError:
+        return False
+    return True
+
+
+@pytest.fixture(scope="session", params=DRIVERS)
+def place(request: pytest.FixtureRequest, scratch: Path) -> Iterator[Path]:
+    """A state directory of each driver, for the whole session."""
+    with a_place(scratch / str(request.param), str(request.param)) as directory:
+        yield directory
+
+
+@contextlib.contextmanager
+def a_place(directory: Path, driver: str, pool_bytes: int = POOL_BYTES) -> Iterator[Path]:
+    """A state directory of one driver, gone with everything in it at the end."""
+    directory.mkdir(mode=0o700)
+    if driver == "btrfs":
+        from cloister.store.pool import detach_pool, make_pool
+
+        make_pool(directory, pool_bytes)
+    try:
+        yield directory
+    finally:
+        close_store(directory)
+        if driver == "btrfs":
+            detach_pool(directory)
+        shutil.rmtree(directory)
+        assert str(directory) not in Path("/proc/self/mountinfo").read_text()
+        assert not loops_of(directory)
+
+
+def close_store(directory: Path) -> None:
+    """Let go of the store of this process, as its end would."""
+    store = stock._opened.pop(str(directory), None)
+    if store is not None:
+        store.close()
+
+
+def loops_of(directory: Path) -> list[str]:
+    """Return the loop devices whose file is in a directory."""
+    files = Path("/sys/block").glob("loop*/loop/backing_file")
+    return [str(file) for file in files if file.read_text().startswith(f"{directory}/")]
+
+
+@pytest.fixture
+def state(place: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The state directory of this test."""
+    monkeypatch.setenv("CLOISTER_STATE", str(place))
+    return place
+
+
+@pytest.fixture
+def driver(store: Store) -> str:
+    """The name of the driver."""
+    return store.driver.name
+
+
+@pytest.fixture
+def store(state: Path) -> Store:
+    """The store that sandboxes of this process use."""
+    return stock._open()
+
+
+@pytest.fixture(autouse=True)
+async def nothing_stays(store: Store) -> AsyncIterator[None]:
+    """Whatever a test did: what is removed is gone, and nobody is left of who used it."""
+    mounts = mount_count()
+    yield
+    await Node.current().close()
+    ours = f"{os.getpid()}-*"
+    left = [record.id for record in list_records() if record.owner_pid == os.getpid()]
+    left += [str(path) for path in runtime_directory().glob(ours)]
+    left += [str(path) for base in find_layout().directories() for path in base.glob(ours)]
+    assert not left, left
+    assert mount_count() <= mounts
+    remove_everything(store)
+    assert not trees_of(store), trees_of(store)
+    assert not list(store.driver.trash.iterdir())
+    owners = [path.name for path in (store.directory / "locks").glob("*.owner")]
+    assert len(owners) == 1, owners
+
+
+def mount_count() -> int:
+    return Path("/proc/self/mountinfo").read_text().count("\n")
+
+
+def remove_everything(store: Store) -> None:
+    """Remove what tests name, as users do, and then what nothing refers to."""
+    for kept in store.kept.list():
+        store.kept.remove(kept.name)
+    for snapshot in store.snapshots.list():
+        store.snapshots.remove(snapshot)
+    for volume in store.volumes.list():
+        store.volumes.remove(volume.name)
+    store.collect()
+
+
+def trees_of(store: Store) -> list[str]:
+    """Return what there is in the store: directories, and records of them."""
+    root = store.driver.root
+    found = [f"{kind}/{name}" for kind in KINDS for name in os.listdir(root / kind)]
+    return found + [f"record {row['id']}" for row in store._records.all("SELECT id FROM trees")]
+
+
+@pytest.fixture(scope="session")
+def host() -> str:
+    """Who we are here: "root", a user with "ranges" of sub-ids, or one with a "single" id."""
+    if os.geteuid() == 0:
+        return "root"
+    return "single" if find_sub_ids() is None else "ranges"
+
+
+@pytest.fixture
+def several_ids(host: str) -> None:
+    """Asked for by tests in which somebody becomes another user."""
+    if host == "single":
+        pytest.skip(SINGLE_ID)
+
+
+@pytest.fixture
+def owned_programs(host: str) -> None:
+    """Asked for by tests that change the host's programs on their own layer."""
+    if host != "root":
+        pytest.skip(NOT_OWNED)
+
+
+@pytest.fixture
+async def freezing(host: str, nothing_stays: None) -> None:
+    """Asked for by tests of what is running while a snapshot is taken; root can always."""
+    async with Sandbox() as sandbox:
+        groups = sandbox._running().groups
+        if host != "root" and not any((group / "cgroup.freeze").exists() for group in groups):
+            pytest.skip(NOT_FROZEN)
+
+
+@pytest.fixture
+def limits(driver: str) -> Callable[..., Limits]:
+    """Makes limits that this driver can hold."""
+
+    def make(**given: Any) -> Limits:
+        return Limits(**({"disk": "unlimited"} if driver == "plain" else {}) | given)
+
+    return make
+
+
+@pytest.fixture
+def make(limits: Callable[..., Limits]) -> Make:
+    """Makes sandboxes with a disk in the store; takes what `Sandbox` takes."""
+
+    def make_one(*args: Any, **settings: Any) -> Sandbox:
+        return Sandbox(*args, **{"storage": "disk", "limits": limits(), **settings})
+
+    return make_one
+
+
+@pytest.fixture
+async def sandbox(make: Make) -> AsyncIterator[Sandbox]:
+    """A running sandbox with a disk in the store."""
+    async with make() as one:
+        yield one
+
+
+class Owner:
+    """Another process that owns sandboxes, told what to do line by line; it can be killed."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self._process = process
+        self.pid = process.pid
+
+    async def ask(self, action: str, *arguments: Any, **settings: Any) -> Any:
+        """Have it do something and return the answer; what it raised is raised here."""
+        self.tell(action, *arguments, **settings)
+        return await self.answer()
+
+    def tell(self, action: str, *arguments: Any, **settings: Any) -> None:
+        """Have it do something, and do not wait."""
+        self._process.stdin.write(json.dumps([action, arguments, settings]).encode() + b"\n")
+
+    async def answer(self) -> Any:
+        """Return what came of the oldest thing it was told."""
+        line = await asyncio.wait_for(self._process.stdout.readline(), 60)
+        if not line:
+            raise EOFError("the owner is no more")
+        answer = json.loads(line)
+        if "error" in answer:
+            raise OwnerError(*answer["error"])
+        return answer["value"]
+
+    async def kill(self) -> None:
+        """End it without warning, with all it has started."""
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.pid, signal.SIGKILL)
+        await self._process.wait()
+
+    async def close(self) -> None:
+        """Let it end in its own way."""
+        self._process.stdin.close()
+        await asyncio.wait_for(self._process.wait(), 60)
+
+
+class OwnerError(Exception):
+    """What the owner was told did not work: the name of the error, and its words."""
+
+
+@pytest.fixture
+async def start_owner(state: Path) -> AsyncIterator[Callable[[], Any]]:
+    """Starts processes that own sandboxes; all are ended with the test."""
+    owners: list[Owner] = []
+
+    async def start() -> Owner:
+        program = [sys.executable, str(HERE / "owner_program.py")]
+        pipe = asyncio.subprocess.PIPE
+        process = await asyncio.create_subprocess_exec(*program, stdin=pipe, stdout=pipe)
+        owners.append(Owner(process))
+        return owners[-1]
+
+    yield start
+    for owner in owners:
+        await owner.kill()
+
+
+# What is where, with everything that can be seen of it; names as bytes, in one order.
+LIST = r"""
+import hashlib, json, os, stat, sys
+
+def describe(path):
+    found = os.lstat(path)
+    kind = stat.S_IFMT(found.st_mode)
+    told = [kind, stat.S_IMODE(found.st_mode), found.st_uid, found.st_gid, found.st_mtime_ns]
+    if kind != stat.S_IFDIR:
+        told += [found.st_nlink]
+    if kind == stat.S_IFREG:
+        with open(path, "rb") as file:
+            told += [found.st_size, hashlib.file_digest(file, "sha256").hexdigest()]
+    if kind == stat.S_IFLNK:
+        told += [os.fsencode(os.readlink(path)).hex()]
+    else:
+        names = [name for name in sorted(os.listxattr(path)) if name.startswith("user.")]
+        told += [[name, os.getxattr(path, name).hex()] for name in names]
+    return told
+
+tree = {}
+for top in map(os.fsencode, sys.argv[1:]):
+    for directory, folders, files in os.walk(top):
+        for name in folders + files:
+            path = os.path.join(directory, name)
+            tree[path.hex()] = describe(path)
+print(json.dumps(tree, sort_keys=True))
+"""
+
+
+@pytest.fixture
+def listing() -> Callable[..., Any]:
+    """Returns everything that can be seen below a directory inside."""
+
+    async def look(sandbox: Sandbox, *tops: str, user: str | None = None) -> dict[str, Any]:
+        command = ["/usr/bin/python3", "-I", "-c", LIST, *(tops or ("/workspace",))]
+        found: dict[str, Any] = json.loads((await sandbox.run(command, user=user)).check().stdout)
+        return found
+
+    return look
