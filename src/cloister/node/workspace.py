@@ -58,7 +58,7 @@ class Workspace:
         except BaseException:
             # A thread cannot be cancelled: it is waited for, so that nobody is left behind it.
             await asyncio.wait([opening])
-            await workspace.close()
+            await workspace.close(came_up=False)
             raise
         return workspace
 
@@ -235,10 +235,20 @@ class Workspace:
         if isinstance(which, bool):
             raise RequestError(f"snapshot is {quote(which)}; write a name or the number of a step")
         if not isinstance(which, str | int):
-            return which
+            return self._on_same_root(which)
         text = str(which)
         whole = text if "@" in text or text.startswith("snap-") else f"{self.name}@{text}"
-        return await asyncio.to_thread(self._store.snapshots.find, whole)
+        return self._on_same_root(await asyncio.to_thread(self._store.snapshots.find, whole))
+
+    def _on_same_root(self, snapshot: Snapshot) -> Snapshot:
+        """Return a snapshot that fits the root of this sandbox, or refuse it."""
+        image = None if self.image is None else self.image.digest
+        root = read_policy(json.loads(snapshot.policy), f"snapshot {snapshot.id}").root
+        if snapshot.image != image or (image is None and root != self._policy.root):
+            raise RequestError(
+                f"snapshot {snapshot.id} is of a sandbox with another root; fork it instead"
+            )
+        return snapshot
 
     async def snapshots(self) -> tuple[Snapshot, ...]:
         """Return its snapshots, oldest first."""
@@ -254,17 +264,23 @@ class Workspace:
         """The snapshot that its disk goes on from."""
         return self._head
 
-    async def close(self) -> None:
-        """Let go of it: what is kept stays, what is not is removed."""
+    async def close(self, *, came_up: bool = True) -> None:
+        """Let go of it: what is kept stays, what is not is removed.
+
+        Of a sandbox that did not come up nothing new is kept, and what was kept is as it was.
+        """
 
         def close() -> None:
-            if self._kept is not None:
-                self._kept = self._store.kept.update(self._kept.name, policy=self._policy_text())
-            elif self.disk is not None:
+            kept = self._kept
+            if kept is not None and came_up:
+                self._kept = self._store.kept.update(kept.name, policy=self._policy_text())
+            elif kept is None and self.disk is not None:
                 self._store.disks.remove(self.disk)
             self.disk = None
             self._uses.close()
             if self._lock is not None:
                 self._lock.release()
+            if kept is not None and not came_up and self.kept_policy is None:
+                self._store.kept.remove(kept.name)
 
         await asyncio.shield(asyncio.to_thread(close))

@@ -161,6 +161,7 @@ class Sandbox(Stateful, Observed):
         except BaseException:
             await self.stop()
             raise
+        self._state.come_up()
         self._span.begin()
         return self
 

@@ -6,9 +6,9 @@ import asyncio
 import contextlib
 import os
 import shlex
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from cloister.errors import Unsupported
 from cloister.model import Profile
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from cloister.sandbox.sandbox import Sandbox
     from cloister.store import Snapshot
     from cloister.store.changes import Owners, Skeleton, Stratum
+
+_Value = TypeVar("_Value")
 
 WORKSPACE = "/workspace"
 
@@ -47,6 +49,7 @@ class State:
         self._closed = asyncio.Event()
         self._still: asyncio.Future[None] | None = None
         self._paused = False
+        self._came_up = False
 
     @property
     def keep(self) -> str | None:
@@ -127,6 +130,10 @@ class State:
         if self._listener is not None:
             await self._listener.wait_answered()
 
+    def come_up(self) -> None:
+        """The start is over, and nothing failed: from now on what is kept stays."""
+        self._came_up = True
+
     def stands_under(self, guest_pid: int) -> None:
         """Note which guest may write to the disk, if there is one."""
         if self._workspace is not None:
@@ -139,7 +146,7 @@ class State:
         try:
             if self._workspace is not None:
                 workspace, self._workspace = self._workspace, None
-                await workspace.close()
+                await workspace.close(came_up=self._came_up)
         finally:
             self._closed.set()
 
@@ -155,14 +162,14 @@ class State:
     async def snapshot(self, name: str | None) -> Snapshot:
         """Take a snapshot; processes go on afterwards as if nothing had been."""
         async with self._standing_still():
-            return await self._take(Occasion(name=name))
+            return await _to_the_end(self._take(Occasion(name=name)))
 
     async def step(self, command: str | Sequence[str | bytes]) -> None:
         """Take the snapshot that ends a command, where the policy wants a history."""
         if self._sandbox.policy.history is History.EACH_RUN and self._workspace is not None:
             async with self._standing_still():
                 step = self._workspace.next_step()
-                await self._take(Occasion(step=step, command=_words(command)))
+                await _to_the_end(self._take(Occasion(step=step, command=_words(command))))
 
     async def _take(self, occasion: Occasion) -> Snapshot:
         sandbox, workspace = self._sandbox, self.workspace
@@ -196,15 +203,18 @@ class State:
     async def rewind(self, to: Snapshot | str | int) -> Snapshot:
         """Go back to a snapshot. Programs end; what is now is kept as a branch of its own."""
         async with self._standing_still():
-            sandbox, workspace = self._sandbox, self.workspace
-            target = await workspace.find(to)
-            await sandbox.end_guest()
-            try:
-                await workspace.go_back(target)
-            finally:
-                self._paused = False
-                await sandbox.start_guest(workspace.ground)
+            target = await self.workspace.find(to)
+            await _to_the_end(self._go_back(target))
             return target
+
+    async def _go_back(self, target: Snapshot) -> None:
+        sandbox, workspace = self._sandbox, self.workspace
+        await sandbox.end_guest()
+        try:
+            await workspace.go_back(target)
+        finally:
+            self._paused = False
+            await sandbox.start_guest(workspace.ground)
 
     @contextlib.asynccontextmanager
     async def _standing_still(self) -> AsyncIterator[None]:
@@ -227,6 +237,16 @@ def _as_image_user(policy: Policy, image: Image) -> Policy:
     if stated or image.user is None or 0 in image.user:
         return policy
     return policy.replace(user=image.user)
+
+
+async def _to_the_end(work: Coroutine[Any, Any, _Value]) -> _Value:
+    """Do something that must not be left half done: a cancelled caller waits until it is done."""
+    task = asyncio.ensure_future(work)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.gather(task, return_exceptions=True)
+        raise
 
 
 def _needs_store(policy: Policy) -> bool:

@@ -13,6 +13,7 @@ from types import TracebackType
 from cloister.errors import AlreadyExists, Busy, NotFound, RequestError
 from cloister.model import quote
 from cloister.store.disks import tree_of
+from cloister.store.last_guest import read_holder, wait_last_guest, write_holder
 from cloister.store.place import parse_name
 from cloister.store.records import unpack
 from cloister.store.snapshot import forget, unused_trees
@@ -40,6 +41,10 @@ class KeptLock:
 
     def __init__(self, fd: int) -> None:
         self.fd = fd
+
+    def name_guest(self, pid: int) -> None:
+        """Say which sandbox runs under it, by its first process: the next one waits for its end."""
+        write_holder(self.fd, pid)
 
     def release(self) -> None:
         """Let the next one have it."""
@@ -154,13 +159,19 @@ class Kept:
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            holder = os.pread(fd, 32, 0).decode(errors="replace").strip() or "unknown"
+            holder = read_holder(fd)
             os.close(fd)
             raise Busy(
                 f"{quote(name)} is in use by process {holder}; stop it there first", holder=holder
             ) from None
-        os.truncate(fd, 0)
-        os.pwrite(fd, str(os.getpid()).encode(), 0)
+        if not wait_last_guest(fd):
+            holder = read_holder(fd)
+            os.close(fd)
+            raise Busy(
+                f"what process {holder} ran in {quote(name)} has not ended yet; try again",
+                holder=holder,
+            )
+        write_holder(fd)
         return KeptLock(fd)
 
 
