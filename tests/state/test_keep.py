@@ -1,8 +1,7 @@
-"""Kept sandboxes: the disk outlives the process, however that ends, and belongs to one at a time."""
+"""Kept sandboxes: the disk outlives its process, and belongs to one at a time."""
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import os
 import signal
@@ -94,7 +93,7 @@ async def test_a_killed_process_leaves_it_whole_and_free(start_owner, limits, ma
 async def test_nobody_of_a_killed_owner_can_write_once_it_is_open_again(
     start_owner, limits, store
 ) -> None:
-    """Two overlays over one directory are undefined: it is free when all who could write are dead."""
+    """Two overlays over one directory are undefined: it is free when all writers are dead."""
     settings = {"keep": "haunted", "limits": {"disk": limits().disk or "unlimited"}}
     for _ in range(5):
         owner = await start_owner()
