@@ -8,8 +8,8 @@ from pathlib import Path
 
 import click
 
-from cloister.cli.session import short_bytes
 from cloister.cli.table import print_table
+from cloister.cli.telling import short_bytes
 from cloister.node import Record, list_records
 
 # The same number under the names of both versions of control groups.

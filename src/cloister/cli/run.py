@@ -5,43 +5,80 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+from collections.abc import Mapping
 from typing import Any
 
 import click
 
 from cloister.cli import outlet, session
-from cloister.cli.options import Wanted, parse_options, sandbox_options
-from cloister.errors import GuestGone
+from cloister.cli.options import sandbox_options
+from cloister.cli.telling import explain_limit, explain_usage
+from cloister.cli.wanted import Wanted, parse_options
 from cloister.model import UNLIMITED, Result, parse_command, parse_cwd
-from cloister.sandbox import Process, Sandbox
+from cloister.node import open_store
+from cloister.policy import ImageRoot
 
 
 @click.command(context_settings={"allow_interspersed_args": False})
 @sandbox_options
 @click.option("--raw", is_flag=True, help="Let output act on the terminal (colours, and worse).")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
-@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
+@click.argument("command", nargs=-1, type=click.UNPROCESSED)
 def run(command: tuple[str, ...], raw: bool, as_json: bool, **options: Any) -> int:
-    """Run COMMAND in a new sandbox; its exit code is ours.
+    """Run COMMAND in a new sandbox, or in one that is kept; its exit code is ours.
 
     Output streams as it comes, byte for byte when piped; on a terminal, control characters are
-    shown instead of obeyed. Standard input is passed on unless it is a terminal.
+    shown instead of obeyed. Standard input is passed on unless it is a terminal. Without COMMAND,
+    an image's own is run.
+
+    For example: `cloister run --image dev --keep task-42 -- make test`
 
     Exit codes: the command's own; 128+N after signal N; 124 at the wall time limit; 125 when no
     sandbox could be started; 126 and 127 when the command cannot be executed or is not there;
     2 when an option is wrong.
     """
-    wanted = parse_options(options)
-    parse_command(list(command))
-    parse_cwd(wanted.cwd)
+    if command:
+        parse_command(list(command))
+    return session.run_until_signal(lambda: _run(options, command, raw, as_json))
+
+
+async def _run(options: dict[str, Any], command: tuple[str, ...], raw: bool, as_json: bool) -> int:
+    wanted = await parse_wanted(options)
+    if wanted.cwd is not None:
+        parse_cwd(wanted.cwd)
+    return await run_in(wanted, command or await image_command(wanted), raw=raw, as_json=as_json)
+
+
+async def parse_wanted(
+    options: dict[str, Any], defaults: Mapping[str, str] | None = None
+) -> Wanted:
+    """Return what options ask for; only what is kept needs the store for it."""
+    if options["keep"] is None:
+        return parse_options(options, None, defaults)
+    from cloister.cli.kept import parse_with_kept
+
+    return await parse_with_kept(options, defaults)
+
+
+async def image_command(wanted: Wanted) -> tuple[str, ...]:
+    """Return what the image runs where nobody says what to run."""
+    if isinstance(wanted.policy.root, ImageRoot):
+        from cloister.image import Library
+
+        image = Library(await open_store()).find(wanted.policy.root.reference)
+        if found := (*image.entrypoint, *image.cmd):
+            return found
+    raise click.UsageError(
+        "missing argument COMMAND; name a program, or an --image that says what to run"
+    )
+
+
+async def run_in(wanted: Wanted, command: tuple[str, ...], *, raw: bool, as_json: bool) -> int:
+    """Run a command in the sandbox that is wanted, and return the exit code for it."""
     if as_json:
-        return session.run_until_signal(lambda: _run_for_json(wanted, command))
-    return session.run_until_signal(lambda: _run(wanted, command, raw))
-
-
-async def _run(wanted: Wanted, command: tuple[str, ...], raw: bool) -> int:
-    async with session.opened(wanted) as sandbox:
-        process = await _start(sandbox, wanted, command)
+        return await _run_for_json(wanted, command)
+    async with session.opened(wanted) as place:
+        process = await _start(place, wanted, command)
         feeder = _feeder(process)
         drains = [
             asyncio.create_task(
@@ -51,42 +88,42 @@ async def _run(wanted: Wanted, command: tuple[str, ...], raw: bool) -> int:
             if stream is not None
         ]
         try:
-            result = await session.wait(sandbox, process)
+            result = await session.wait(place, process)
             await asyncio.gather(*drains)
         finally:
             for task in (feeder, *drains):
                 if task is not None:
                     task.cancel()
-        session.explain_limit(result, wanted.policy.limits)
+        await session.end_step(place, command)
+        explain_limit(result, wanted.policy.limits)
         if wanted.usage:
-            session.explain_usage(result)
+            explain_usage(result)
     return session.exit_code(result)
 
 
 async def _run_for_json(wanted: Wanted, command: tuple[str, ...]) -> int:
-    async with session.opened(wanted) as sandbox:
-        process = await _start(sandbox, wanted, command)
+    async with session.opened(wanted) as place:
+        process = await _start(place, wanted, command)
         feeder = _feeder(process)
         try:
-            result = await process.capture(wanted.policy.limits.output)
-        except GuestGone:
-            session.explain_end(sandbox)
-            raise
+            result = await session.capture(place, process, wanted.policy.limits.output)
         finally:
             if feeder is not None:
                 feeder.cancel()
-    click.echo(json.dumps({"sandbox": sandbox.id, **describe(result)}))
+        await session.end_step(place, command)
+        sandbox = await session.sandbox_id(place)
+    click.echo(json.dumps({"sandbox": sandbox, **describe(result)}))
     return session.exit_code(result)
 
 
-async def _start(sandbox: Sandbox, wanted: Wanted, command: tuple[str, ...]) -> Process:
+async def _start(place: session.Place, wanted: Wanted, command: tuple[str, ...]) -> session.Running:
     wall = wanted.policy.limits.wall
     timeout = UNLIMITED if wall is None else wall
     stdin = session.is_open(0) and not session.is_terminal(0)
-    return await session.start(sandbox, wanted, command, timeout=timeout, stdin=stdin)
+    return await session.start(place, wanted, command, timeout=timeout, stdin=stdin)
 
 
-def _feeder(process: Process) -> asyncio.Task[None] | None:
+def _feeder(process: session.Running) -> asyncio.Task[None] | None:
     if process.stdin is None:
         return None
     return asyncio.create_task(outlet.feed(0, process.stdin))

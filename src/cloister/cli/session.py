@@ -6,18 +6,23 @@ import asyncio
 import contextlib
 import os
 import signal
-import sys
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from cloister.cli.failures import CANNOT_EXECUTE, NOT_FOUND, OURS, TIMEOUT, Leave
-from cloister.cli.options import Wanted, command_words, limit_flag
 from cloister.cli.progress import Progress
+from cloister.cli.telling import warn_skipped
+from cloister.cli.wanted import Wanted, command_words
 from cloister.errors import GuestGone, NotFound, RequestError, Unsupported
-from cloister.model import Limits, Reason, Result, format_bytes, format_duration, quote
+from cloister.model import Mount, Reason, Result, quote
+from cloister.node.control_client import Remote, RemoteProcess
 from cloister.sandbox import Process, Sandbox
-from cloister.sandbox.parcel import Summary
+from cloister.sandbox.capture import Capture
+
+Place = Sandbox | Remote
+Running = Process | RemoteProcess
 
 _ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
@@ -51,15 +56,17 @@ async def _guard(work: Callable[[], Coroutine[Any, Any, int]]) -> int:
 
 
 @contextlib.asynccontextmanager
-async def opened(wanted: Wanted) -> AsyncIterator[Sandbox]:
-    """Open the sandbox with its copies made, and take the named paths out at the end."""
-    async with Sandbox(wanted.policy, label=wanted.label) as sandbox:
-        for mount in wanted.copies:
-            with Progress(f"copying {mount.source} in") as progress:
-                summary = await sandbox.files.copy_in(
-                    mount.source, mount.target, progress=progress.tell
-                )
-            warn_skipped(summary)
+async def opened(wanted: Wanted) -> AsyncIterator[Place]:
+    """Open the sandbox with its copies made, and take the named paths out at the end.
+
+    One that is kept, and that another process runs, is used where it is.
+    """
+    remote = None if wanted.keep is None else await _running_elsewhere(wanted)
+    if remote is not None:
+        yield remote
+        return
+    async with _opened_here(wanted) as sandbox:
+        await fill(sandbox, wanted)
         # The command itself is what is being done here: while it runs, nothing is idle.
         sandbox.enter()
         try:
@@ -68,6 +75,55 @@ async def opened(wanted: Wanted) -> AsyncIterator[Sandbox]:
             sandbox.leave()
         for source, target in wanted.outs:
             await _copy_out(sandbox, source, target)
+
+
+async def _running_elsewhere(wanted: Wanted) -> Remote | None:
+    from cloister.cli.kept import find_running
+
+    remote = None if wanted.keep is None else await find_running(wanted.keep)
+    if remote is not None and wanted.fixed:
+        pid = (await remote.describe()).pid
+        flags = ", ".join(f"--{name.replace('_', '-')}" for name in wanted.fixed)
+        raise RequestError(
+            f"{quote(wanted.keep)} is running in process {pid} and cannot be given {flags} now; "
+            f"leave that out, or stop it first with `cloister stop {wanted.keep}`"
+        )
+    return remote
+
+
+@contextlib.asynccontextmanager
+async def _opened_here(wanted: Wanted) -> AsyncIterator[Sandbox]:
+    sandbox = Sandbox(wanted.policy, label=wanted.label, keep=wanted.keep)
+    if wanted.keep is None:
+        await sandbox.open()
+    else:
+        from cloister.cli.kept import told_busy
+
+        with told_busy(wanted.keep):
+            await sandbox.open()
+    try:
+        yield sandbox
+    finally:
+        await sandbox.stop()
+
+
+async def fill(sandbox: Sandbox, wanted: Wanted) -> None:
+    """Make the copies that the options ask for."""
+    for mount in wanted.copies:
+        await _copy_in(sandbox, mount, wanted.keep)
+
+
+async def _copy_in(sandbox: Sandbox, mount: Mount, keep: str | None) -> None:
+    baseline = None
+    if keep is not None:
+        from cloister.cli.baselines import Recording
+
+        baseline = await Recording.begin(keep, mount)
+    with Progress(f"copying {mount.source} in") as progress:
+        summary = await sandbox.files.copy_in(mount.source, mount.target, progress=progress.tell)
+    warn_skipped(summary)
+    if baseline is not None:
+        await baseline.finish(summary)
 
 
 async def _copy_out(sandbox: Sandbox, source: str, target: Path) -> None:
@@ -80,21 +136,13 @@ async def _copy_out(sandbox: Sandbox, source: str, target: Path) -> None:
     warn_skipped(summary)
 
 
-def warn_skipped(summary: Summary) -> None:
-    """Say what a copy left out."""
-    if summary.skipped:
-        path, why = summary.skipped[0]
-        more = f", and {summary.skipped_total - 1} more" if summary.skipped_total > 1 else ""
-        # The name may come from inside, and act on a terminal.
-        note(f"not copied: {quote(path)} ({why}){more}")
-
-
-async def start(
-    sandbox: Sandbox, wanted: Wanted, command: Sequence[str], **options: Any
-) -> Process:
+async def start(place: Place, wanted: Wanted, command: Sequence[str], **options: Any) -> Running:
     """Start the command; what cannot be executed gets the exit code a shell would give."""
+    if isinstance(place, Remote):
+        options["env"] = {**options.get("env", {}), **wanted.env} or None
+        options["user"] = wanted.user
     try:
-        return await sandbox.start(list(command), cwd=wanted.cwd, **options)
+        return await place.start(list(command), cwd=wanted.cwd, **options)
     except Unsupported:
         raise
     except NotFound as error:
@@ -103,19 +151,61 @@ async def start(
         raise Leave(error, CANNOT_EXECUTE) from error
 
 
-async def wait(sandbox: Sandbox, process: Process) -> Result:
+async def wait(place: Place, process: Running) -> Result:
     """Wait for the end of a process, or raise why its sandbox ended before it."""
     try:
         return await process.wait()
     except GuestGone:
-        explain_end(sandbox)
+        explain_end(place)
         raise
 
 
-def explain_end(sandbox: Sandbox) -> None:
+async def capture(place: Place, process: Running, limit: int) -> Result:
+    """Wait for the end of a process and keep up to `limit` bytes of each of its streams."""
+    try:
+        if isinstance(process, Process):
+            return await process.capture(limit)
+        captures = [Capture(each, limit) for each in (process.stdout, process.stderr) if each]
+        for each in captures:
+            each.begin()
+        result = await process.wait()
+        for each in captures:
+            await each.wait()
+    except GuestGone:
+        explain_end(place)
+        raise
+    out, err = captures
+    return replace(
+        result,
+        stdout_bytes=out.kept,
+        stderr_bytes=err.kept,
+        stdout_truncated=out.truncated,
+        stderr_truncated=err.truncated,
+        stdout_total=out.total,
+        stderr_total=err.total,
+    )
+
+
+async def sandbox_id(place: Place) -> str:
+    """Return which sandbox it is."""
+    return (await place.describe()).sandbox if isinstance(place, Remote) else place.id
+
+
+async def end_step(place: Place, command: Sequence[str]) -> None:
+    """End a step of the history; another process that runs the sandbox does it itself."""
+    if isinstance(place, Sandbox):
+        # The command is over, and was all that was being done here: the disk need not be copied.
+        place.leave()
+        try:
+            await place.end_step(command)
+        finally:
+            place.enter()
+
+
+def explain_end(place: Place) -> None:
     """Raise why a sandbox ended, if it has: it knows more than its processes."""
-    if not sandbox.is_running:
-        sandbox.posture.facts.get("")
+    if isinstance(place, Sandbox) and not place.is_running:
+        place.posture.facts.get("")
 
 
 def exit_code(result: Result) -> int:
@@ -123,51 +213,6 @@ def exit_code(result: Result) -> int:
     if result.reason is Reason.TIMEOUT:
         return TIMEOUT
     return OURS if result.exit_code is None else result.exit_code
-
-
-def explain_limit(result: Result, limits: Limits) -> None:
-    """Say in one line which limit ended a process, and how to raise it."""
-    match result.reason:
-        case Reason.TIMEOUT if limits.wall is not None:
-            said = f"wall time limit of {format_duration(limits.wall)}"
-            flag = limit_flag("wall")
-        case Reason.MEMORY if limits.memory is not None:
-            said, flag = f"memory limit of {format_bytes(limits.memory)}", limit_flag("memory")
-        case Reason.PIDS:
-            said, flag = f"limit of {limits.pids} processes", limit_flag("pids")
-        case Reason.DISK if limits.disk is not None:
-            said = f"disk limit of {format_bytes(limits.disk)} or {limits.inodes} files"
-            flag = f"{limit_flag('disk')} or {limit_flag('inodes')}"
-        case _:
-            return
-    note(f"the {said} was reached; raise it with {flag}")
-
-
-def explain_usage(result: Result) -> None:
-    """Say in one line what a process and its descendants used."""
-    usage = result.usage
-    parts = (
-        f"wall {result.wall_s:.3f} s",
-        f"cpu {usage.cpu_user_s:.3f} s user, {usage.cpu_system_s:.3f} s system",
-        f"peak memory {short_bytes(usage.peak_memory_bytes)}",
-        f"read {short_bytes(usage.read_bytes)}, written {short_bytes(usage.written_bytes)}",
-        f"processes {usage.processes}",
-    )
-    note("used: " + "; ".join(parts))
-
-
-def short_bytes(count: int) -> str:
-    """Return a size to three digits, for reading rather than for reading back."""
-    size, units = float(count), ["B", "KiB", "MiB", "GiB", "TiB"]
-    while size >= 1000 and len(units) > 1:
-        size, units = size / 1024, units[1:]
-    return f"{size:.3g} {units[0]}"
-
-
-def note(text: str) -> None:
-    """Say one line of ours on standard error."""
-    with contextlib.suppress(OSError):
-        print(f"cloister: {text}", file=sys.stderr, flush=True)
 
 
 def is_terminal(fd: int) -> bool:

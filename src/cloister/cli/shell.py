@@ -15,9 +15,12 @@ from typing import Any
 import click
 
 from cloister.cli import outlet, session
-from cloister.cli.options import Wanted, parse_options, sandbox_options
+from cloister.cli.options import sandbox_options
+from cloister.cli.run import parse_wanted
+from cloister.cli.telling import explain_limit, explain_usage
+from cloister.cli.wanted import Wanted
 from cloister.model import UNLIMITED, Reason, parse_command, parse_cwd
-from cloister.sandbox import Process, Sandbox
+from cloister.sandbox import Sandbox
 
 # What a program that was killed may have left on: the other screen, mouse reports, pasting marks,
 # a hidden cursor, colours, the other character set.
@@ -28,28 +31,34 @@ _CALM = b"\x1b[?1049l\x1b[?1000l\x1b[?1002l\x1b[?1003l\x1b[?1006l\x1b[?2004l\x1b
 @sandbox_options
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
 def shell(command: tuple[str, ...], **options: Any) -> int:
-    """Open an interactive terminal in a new sandbox.
+    """Open an interactive terminal in a new sandbox, or in one that is kept.
 
     COMMAND is the program to run there, bash unless named. It may do to this terminal what any
     program may. The sandbox lives until it ends: only limits that are named, here or in a
     policy file, end it earlier.
     """
-    wanted = parse_options(options, wall=UNLIMITED, lifetime=UNLIMITED)
-    parse_cwd(wanted.cwd)
     if command:
         parse_command(list(command))
+    return session.run_until_signal(lambda: _shell(options, command))
+
+
+async def _shell(options: dict[str, Any], command: tuple[str, ...]) -> int:
+    wanted = await parse_wanted(options, {"wall": UNLIMITED, "lifetime": UNLIMITED})
+    return await interact(wanted, command)
+
+
+async def interact(wanted: Wanted, command: tuple[str, ...]) -> int:
+    """Run a program of the sandbox on our terminal, a shell unless named."""
+    if wanted.cwd is not None:
+        parse_cwd(wanted.cwd)
     if not (session.is_terminal(0) and session.is_terminal(1)):
         raise click.UsageError(
-            "a shell needs a terminal on both standard input and output; "
+            "a terminal is needed on both standard input and output; "
             "use `cloister run -- COMMAND` without one"
         )
-    return session.run_until_signal(lambda: _shell(wanted, command))
-
-
-async def _shell(wanted: Wanted, command: tuple[str, ...]) -> int:
-    async with session.opened(wanted) as sandbox:
-        program = command or await _default_program(sandbox)
-        process = await _start(sandbox, wanted, program)
+    async with session.opened(wanted) as place:
+        program = command or await _default_program(place)
+        process = await _start(place, wanted, program)
         with _raw_terminal() as terminal, _following_size(process, terminal):
             keys = None
             if process.stdin is not None:
@@ -57,7 +66,7 @@ async def _shell(wanted: Wanted, command: tuple[str, ...]) -> int:
             screen = asyncio.create_task(outlet.drain(process.stdout, 1, neutral=False))
             reason = None
             try:
-                result = await session.wait(sandbox, process)
+                result = await session.wait(place, process)
                 reason = result.reason
                 await screen
             finally:
@@ -66,23 +75,27 @@ async def _shell(wanted: Wanted, command: tuple[str, ...]) -> int:
                 screen.cancel()
                 if reason not in (Reason.EXIT, Reason.SIGNAL):
                     _calm()
-        session.explain_limit(result, wanted.policy.limits)
+        await session.end_step(place, program)
+        explain_limit(result, wanted.policy.limits)
         if wanted.usage:
-            session.explain_usage(result)
+            explain_usage(result)
     return session.exit_code(result)
 
 
-async def _default_program(sandbox: Sandbox) -> tuple[str, ...]:
-    return ("/bin/bash",) if await sandbox.files.exists("/bin/bash") else ("/bin/sh",)
+async def _default_program(place: session.Place) -> tuple[str, ...]:
+    if isinstance(place, Sandbox):
+        return ("/bin/bash",) if await place.files.exists("/bin/bash") else ("/bin/sh",)
+    # Asked where it is: files are not among what a process answers for.
+    return ("/bin/sh", "-c", "if [ -x /bin/bash ]; then exec /bin/bash; else exec /bin/sh; fi")
 
 
-async def _start(sandbox: Sandbox, wanted: Wanted, program: tuple[str, ...]) -> Process:
+async def _start(place: session.Place, wanted: Wanted, program: tuple[str, ...]) -> session.Running:
     wall = wanted.policy.limits.wall
     size = os.get_terminal_size(1)
     env = {"TERM": os.environ.get("TERM", "xterm-256color"), "SHELL": program[0]}
     env |= wanted.policy.env
     return await session.start(
-        sandbox,
+        place,
         wanted,
         program,
         env=env,
@@ -118,7 +131,7 @@ def _raw_terminal() -> Iterator[_Terminal]:
 
 
 @contextlib.contextmanager
-def _following_size(process: Process, terminal: _Terminal) -> Iterator[None]:
+def _following_size(process: session.Running, terminal: _Terminal) -> Iterator[None]:
     loop = asyncio.get_running_loop()
 
     def resize() -> None:

@@ -8,19 +8,20 @@ from typing import Any
 import click
 import pytest
 
-from cloister.cli.options import Wanted, command_words, limit_flag, parse_options, sandbox_options
+from cloister.cli.options import limit_flag, sandbox_options
+from cloister.cli.wanted import Wanted, command_words, parse_options
 from cloister.errors import CloisterError, PolicyError, RequestError
 from cloister.model import LIMIT_NAMES, MountMode, Profile, VolumeMount
-from cloister.policy import DirectoryRoot, History, ImageRoot, Storage
+from cloister.policy import DirectoryRoot, History, ImageRoot, Policy, Storage
 
 
-def parse(*arguments: str, **defaults: str) -> Wanted:
+def parse(*arguments: str, kept: Policy | None = None, **defaults: str) -> Wanted:
     found: list[Wanted] = []
 
     @click.command()
     @sandbox_options
     def command(**options: Any) -> None:
-        found.append(parse_options(options, **defaults))
+        found.append(parse_options(options, kept, defaults))
 
     command.main(list(arguments), standalone_mode=False)
     return found[0]
@@ -29,7 +30,7 @@ def parse(*arguments: str, **defaults: str) -> Wanted:
 def test_without_options_it_is_the_default_policy() -> None:
     wanted = parse()
     assert wanted.policy == type(wanted.policy)()
-    assert (wanted.copies, wanted.outs, wanted.cwd) == ((), (), "/workspace")
+    assert (wanted.copies, wanted.outs, wanted.cwd) == ((), (), None)
     assert wanted.keep is None
 
 
@@ -138,6 +139,22 @@ def test_nothing_in_memory_is_kept(tmp_path: Path) -> None:
         parse("--keep", "a", "--storage", "memory")
     wanted = parse("--keep", "a", "--policy", str(file), "--storage", "disk")
     assert wanted.policy.storage is Storage.DISK
+
+
+def test_what_is_kept_is_changed_by_options_and_by_nothing_else(tmp_path: Path) -> None:
+    kept = parse("--keep", "a", "--pids", "9", "--env", "A=1", "--volume", "v:/v").policy
+    wanted = parse("--keep", "a", "--env", "B=2", "--volume", "w:/v", kept=kept, wall="unlimited")
+    assert (wanted.policy.limits.pids, dict(wanted.policy.env)) == (9, {"A": "1", "B": "2"})
+    assert wanted.policy.volumes == (VolumeMount("w", "/v"),)
+    assert wanted.policy.limits.wall is None
+    named = parse("--keep", "a", "--timeout", "60s").policy
+    assert parse("--keep", "a", kept=named, wall="unlimited").policy.limits.wall == 60.0
+
+
+def test_what_a_running_sandbox_cannot_be_given_is_named() -> None:
+    running = parse("--keep", "a", "--env", "A=1", "--user", "nobody", "--timeout", "60s")
+    assert (running.fixed, dict(running.env), running.user) == ((), {"A": "1"}, "nobody")
+    assert parse("--keep", "a", "--memory", "1GiB", "--image", "x").fixed == ("memory", "image")
 
 
 def test_a_host_path_of_a_result_may_hold_colons() -> None:

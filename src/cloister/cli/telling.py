@@ -1,0 +1,64 @@
+"""Lines of ours on standard error: what was left out, which limit was reached, what was used."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+
+from cloister.cli.options import limit_flag
+from cloister.model import Limits, Reason, Result, format_bytes, format_duration, quote
+from cloister.sandbox.parcel import Summary
+
+
+def warn_skipped(summary: Summary) -> None:
+    """Say what a copy left out."""
+    if summary.skipped:
+        path, why = summary.skipped[0]
+        more = f", and {summary.skipped_total - 1} more" if summary.skipped_total > 1 else ""
+        # The name may come from inside, and act on a terminal.
+        note(f"not copied: {quote(path)} ({why}){more}")
+
+
+def explain_limit(result: Result, limits: Limits) -> None:
+    """Say in one line which limit ended a process, and how to raise it."""
+    match result.reason:
+        case Reason.TIMEOUT if limits.wall is not None:
+            said = f"wall time limit of {format_duration(limits.wall)}"
+            flag = limit_flag("wall")
+        case Reason.MEMORY if limits.memory is not None:
+            said, flag = f"memory limit of {format_bytes(limits.memory)}", limit_flag("memory")
+        case Reason.PIDS:
+            said, flag = f"limit of {limits.pids} processes", limit_flag("pids")
+        case Reason.DISK if limits.disk is not None:
+            said = f"disk limit of {format_bytes(limits.disk)} or {limits.inodes} files"
+            flag = f"{limit_flag('disk')} or {limit_flag('inodes')}"
+        case _:
+            return
+    note(f"the {said} was reached; raise it with {flag}")
+
+
+def explain_usage(result: Result) -> None:
+    """Say in one line what a process and its descendants used."""
+    usage = result.usage
+    parts = (
+        f"wall {result.wall_s:.3f} s",
+        f"cpu {usage.cpu_user_s:.3f} s user, {usage.cpu_system_s:.3f} s system",
+        f"peak memory {short_bytes(usage.peak_memory_bytes)}",
+        f"read {short_bytes(usage.read_bytes)}, written {short_bytes(usage.written_bytes)}",
+        f"processes {usage.processes}",
+    )
+    note("used: " + "; ".join(parts))
+
+
+def short_bytes(count: int) -> str:
+    """Return a size to three digits, for reading rather than for reading back."""
+    size, units = float(count), ["B", "KiB", "MiB", "GiB", "TiB"]
+    while size >= 1000 and len(units) > 1:
+        size, units = size / 1024, units[1:]
+    return f"{size:.3g} {units[0]}"
+
+
+def note(text: str) -> None:
+    """Say one line of ours on standard error."""
+    with contextlib.suppress(OSError):
+        print(f"cloister: {text}", file=sys.stderr, flush=True)
