@@ -27,7 +27,7 @@ class View:
 
     `below`: only this tree. `deep`: all that was in a deleted directory is said too.
     `expand`: a directory that was made anew is compared with the old one; otherwise all in it is
-    new, and it is marked opaque.
+    new, and it is marked opaque. `tolerant`: a directory that may not be read is passed over.
     """
 
     skeleton: Skeleton
@@ -35,6 +35,7 @@ class View:
     below: bytes = b""
     deep: bool = False
     expand: bool = True
+    tolerant: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,18 +101,6 @@ class _Frame:
     hides: bool
 
 
-def _go_down(descents: Sequence[Descent], name: bytes) -> bool:
-    """Go into a directory in all layers; False if it is none any more, in a tree that is in use."""
-    for count, descent in enumerate(descents):
-        try:
-            descent.down(name)
-        except (FileNotFoundError, NotADirectoryError):
-            for moved in descents[:count]:
-                moved.up()
-            return False
-    return True
-
-
 class _Walk:
     """The walk of one overlay, without recursion: its stack is a list."""
 
@@ -154,8 +143,22 @@ class _Walk:
             found, inner = self._visit(frame, name)
             if found is not None and self._is_wanted(found):
                 yield found
-            if inner is not None and _go_down((*inner.now, *inner.past), name):
+            if inner is not None and self._go_down(inner, name):
                 stack.append(self._frame(inner))
+
+    def _go_down(self, inner: _Inner, name: bytes) -> bool:
+        """Go into a directory in all layers; False if it is none any more, as happens in use."""
+        descents = (*inner.now, *inner.past)
+        for count, descent in enumerate(descents):
+            try:
+                descent.down(name)
+            except (FileNotFoundError, NotADirectoryError, PermissionError) as error:
+                if isinstance(error, PermissionError) and not self._view.tolerant:
+                    raise
+                for moved in descents[:count]:
+                    moved.up()
+                return False
+        return True
 
     def _is_wanted(self, found: Found) -> bool:
         below = self._view.below

@@ -1,0 +1,189 @@
+"""Puts planned changes on a host tree, all of them or none, whatever happens in between."""
+
+from __future__ import annotations
+
+import errno
+import os
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from cloister.errors import CloisterError, Exhausted, GuestError, HostError, RequestError
+from cloister.model.changes import EntryType, escape
+from cloister.store.changes.arrange import arrange
+from cloister.store.changes.baseline import STAGING
+from cloister.store.changes.deeds import Deed, do, parse_journal, undo
+from cloister.store.changes.extents import copy_content, digest
+from cloister.store.changes.host_tree import HostTree
+from cloister.store.changes.layers import Entry
+from cloister.store.changes.plan import Objection, Plan, Step
+from cloister.store.changes.staging import Staging, open_staging
+
+_SHOWN_OBJECTIONS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """What was done; `undone_before` says that an interrupted apply was undone first."""
+
+    steps: int
+    left_out: int
+    undone_before: bool
+
+
+def perform(plan: Plan, *, leave_out_refused: bool = False) -> Applied:
+    """Do what the plan says. After any error, and after a crash at the next call, nothing is done.
+
+    Everything is written beside its place, brought to disk, and only then moved there; a journal
+    says how to go back. The host is looked at again first: it must still be as planned.
+    """
+    _require_agreed(plan, leave_out_refused)
+    tree = HostTree(plan.directory)
+    try:
+        if tree.identity != plan.identity:
+            raise RequestError(f"{plan.directory} is another directory now; plan again")
+        staging = open_staging(tree.top, plan.directory, make=True)
+        if staging is None:
+            raise HostError(f"{plan.directory} was removed")
+        try:
+            undone = _recover(tree, staging, plan.directory)
+            _apply(plan, tree, staging)
+            return Applied(len(plan.steps), len(plan.refused), undone)
+        finally:
+            staging.close()
+    finally:
+        tree.close()
+
+
+def recover(directory: Path) -> bool:
+    """Undo an apply to this directory that was interrupted; whether there was anything to undo."""
+    tree = HostTree(directory)
+    try:
+        staging = open_staging(tree.top, directory, make=False)
+        if staging is None:
+            return False
+        try:
+            undone = _recover(tree, staging, directory)
+            staging.remove(tree.top)
+            return undone
+        finally:
+            staging.close()
+    finally:
+        tree.close()
+
+
+def _require_agreed(plan: Plan, leave_out_refused: bool) -> None:
+    if plan.conflicts:
+        raise RequestError(f"not applied, the host has changed too: {_list(plan.conflicts)}")
+    if plan.refused and not leave_out_refused:
+        raise RequestError(
+            f"not applied, this may not be put on a host: {_list(plan.refused)}; "
+            "leave it out, or change it inside"
+        )
+
+
+def _list(objections: tuple[Objection, ...]) -> str:
+    shown = ", ".join(f"{each.display()}" for each in objections[:_SHOWN_OBJECTIONS])
+    more = len(objections) - _SHOWN_OBJECTIONS
+    return f"{shown} and {more} more" if more > 0 else shown
+
+
+def _recover(tree: HostTree, staging: Staging, directory: Path) -> bool:
+    journal = staging.read_journal()
+    if journal is not None:
+        _go_back(parse_journal(journal), tree, staging, directory)
+    staging.clear()
+    return journal is not None
+
+
+def _go_back(deeds: list[Deed], tree: HostTree, staging: Staging, directory: Path) -> None:
+    try:
+        undo(deeds, tree, staging)
+        staging.sync()
+    except OSError as error:
+        raise HostError(
+            f"{directory} is half changed and could not be put back: {error.strerror}; "
+            f"what was there is kept in {STAGING.decode()}, apply again to try once more"
+        ) from error
+
+
+def _apply(plan: Plan, tree: HostTree, staging: Staging) -> None:
+    try:
+        _stage(plan, staging)
+        deeds = list(arrange(plan, tree, staging))
+        staging.write_journal(b"".join(deed.line() for deed in deeds))
+    except BaseException as error:
+        _clean_up(tree, staging)
+        raise _explain(error, plan.directory) from error
+    try:
+        for deed in deeds:
+            do(deed, tree, staging)
+        staging.finish()
+    except BaseException as error:
+        staging.unfinish()
+        _go_back(deeds, tree, staging, plan.directory)
+        _clean_up(tree, staging)
+        raise _explain(error, plan.directory) from error
+    _clean_up(tree, staging)
+
+
+def _clean_up(tree: HostTree, staging: Staging) -> None:
+    # All is done or undone already; what cannot be removed now is removed by the next apply.
+    with suppress(OSError):
+        staging.remove(tree.top)
+
+
+def _explain(error: BaseException, directory: Path) -> BaseException:
+    if not isinstance(error, OSError):
+        return error
+    words = f"not applied, {directory} is as it was: {error.strerror}"
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return Exhausted(f"{words}; make room there", limit="disk")
+    return HostError(words)
+
+
+def _stage(plan: Plan, staging: Staging) -> None:
+    """Write all that is new beside its place, named by the number of its step."""
+    wanted = {
+        step.path: (number, step)
+        for number, step in enumerate(plan.steps)
+        if step.after is not None and not step.makes_directory
+    }
+    missing = set(wanted)
+    for path, found in plan.origin.scan() if wanted else ():
+        if path in wanted and found.now is not None:
+            number, step = wanted[path]
+            _stage_one(found.now, step, staging, staging.name(number))
+            missing.discard(path)
+    if missing:
+        raise _changed_since(min(missing))
+
+
+def _changed_since(path: bytes) -> CloisterError:
+    return GuestError(f"{escape(path)} was changed inside since it was shown; plan again")
+
+
+def _stage_one(now: Entry, step: Step, staging: Staging, name: bytes) -> None:
+    after = step.after
+    if after is None or now.type is not after.type:
+        raise _changed_since(step.path)
+    if now.type is EntryType.LINK:
+        if now.read_link() != after.target:
+            raise _changed_since(step.path)
+        os.symlink(after.target, name, dir_fd=staging.new)
+        return
+    source = now.open()
+    try:
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        target = os.open(name, flags, 0o600, dir_fd=staging.new)
+        try:
+            copy_content(source, target, after.size)
+            # Read back: what is put in place is what was shown, or nothing is.
+            if digest(target, after.size) != after.digest:
+                raise _changed_since(step.path)
+            os.fchmod(target, after.mode & 0o777)
+            os.utime(target, ns=(now.status.st_mtime_ns, now.status.st_mtime_ns))
+        finally:
+            os.close(target)
+    finally:
+        os.close(source)

@@ -1,0 +1,46 @@
+"""What a sandbox may not put on a host, whatever else is agreed."""
+
+from __future__ import annotations
+
+from cloister.model.changes import EntryType, escape
+from cloister.store.changes.baseline import STAGING
+from cloister.store.changes.layers import Entry
+from cloister.store.changes.xattrs import CAPABILITY, read_xattrs
+
+SET_ID = 0o6000
+
+
+def why_refused(path: bytes, now: Entry) -> str | None:
+    """Return why this may not be put on a host; None if it may."""
+    if path.split(b"/", 1)[0] == STAGING:
+        return "the name is kept for applying itself"
+    if now.type not in (EntryType.FILE, EntryType.DIRECTORY, EntryType.LINK):
+        return f"a {now.type} is not put on the host"
+    if now.type is EntryType.LINK:
+        target = now.read_link()
+        return f"a link out of the tree, to {escape(target)}" if leads_out(target, path) else None
+    if now.mode & SET_ID:
+        return f"mode {now.mode:04o} would run as its owner or group"
+    if now.type is EntryType.FILE and CAPABILITY in read_xattrs(now):
+        return "it carries capabilities"
+    return None
+
+
+def leads_out(target: bytes, path: bytes) -> bool:
+    """Whether a link at a path of the tree could lead above its top.
+
+    `..` counts only at the beginning, where it climbs real directories: after a name it would
+    climb from wherever that name leads, and the name may be a link to the top itself.
+    """
+    depth = path.count(b"/")
+    if not target or target.startswith(b"/"):
+        return True
+    named = False
+    for part in target.split(b"/"):
+        if part == b"..":
+            depth -= 1
+            if depth < 0 or named:
+                return True
+        elif part not in (b"", b"."):
+            named = True
+    return False
