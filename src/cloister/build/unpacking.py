@@ -81,18 +81,19 @@ async def _feed(process: Process, archive: Iterator[bytes], executor: Executor |
         raise GuestGone("the unpacker has no standard input", reason="closed")
     upcoming = loop.run_in_executor(executor, _next, archive)
     try:
-        while chunk := await upcoming:
+        while chunk := await asyncio.shield(upcoming):
             # The next piece is made while this one is handed over.
             upcoming = loop.run_in_executor(executor, _next, archive)
             await process.stdin.write(chunk)
     except GuestGone:
-        # It has ended early, and says why. The archive may be closed once nobody iterates it.
-        await asyncio.gather(upcoming, return_exceptions=True)
-    except BaseException:
-        await asyncio.gather(upcoming, return_exceptions=True)
-        raise
+        # It has ended early, and says why.
+        return
     finally:
         process.stdin.close()
+        # A thread cannot be called back, and nobody may close what it still iterates.
+        await asyncio.wait([upcoming])
+        if not upcoming.cancelled():
+            upcoming.exception()
 
 
 def _next(archive: Iterator[bytes]) -> bytes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor
 from pathlib import Path
@@ -87,8 +88,9 @@ class Arrival:
             raise
 
     async def _fill(self, staging: Staging, source: LayerSource, told: LayerReporter) -> LayerFacts:
-        content = Digesting(decompressed(source.open(told.tick), MAXIMUM_BLOB_BYTES))
-        facts = await self._unpack(staging.path, iter(content), executor=self._executor)
+        with contextlib.closing(source.open(told.tick)) as chunks:
+            content = Digesting(decompressed(chunks, MAXIMUM_BLOB_BYTES))
+            facts = await self._unpack(staging.path, iter(content), executor=self._executor)
         if content.digest != staging.digest:
             raise ImageRefused(
                 f"a layer is another than the image says: it is not {staging.digest}"

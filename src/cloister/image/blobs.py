@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from cloister.errors import ImageRefused
 from cloister.image.document import MAXIMUM_DOCUMENT_BYTES
 from cloister.image.manifest import Descriptor, Index, Manifest, choose_image, parse_manifest
-from cloister.image.source import LayerSource, Resolved, Tick
+from cloister.image.source import Chunks, LayerSource, Resolved, Tick
 from cloister.image.streams import verified
 
 OpenBlob = Callable[[Descriptor, Tick], Iterator[bytes]]
@@ -60,7 +60,7 @@ def _config(manifest: Manifest, blob: OpenBlob, tick: Tick) -> bytes:
 
 
 def _layers(manifest: Manifest, blob: OpenBlob) -> list[LayerSource]:
-    def opening(layer: Descriptor) -> Callable[[Tick], Iterator[bytes]]:
+    def opening(layer: Descriptor) -> Callable[[Tick], Chunks]:
         return lambda tick: verified(blob(layer, tick), layer, f"layer {layer.digest}")
 
     return [LayerSource(layer.size_bytes, opening(layer)) for layer in manifest.layers]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 from cloister.errors import ImageRefused, NotFound
@@ -12,7 +11,7 @@ from cloister.image.document import MAXIMUM_DOCUMENT_BYTES, parse_document, text
 from cloister.image.layout import open_file
 from cloister.image.manifest import MAXIMUM_BLOB_BYTES, MAXIMUM_LAYERS
 from cloister.image.reference import ArchiveReference
-from cloister.image.source import LayerSource, Resolved, Tick
+from cloister.image.source import Chunks, LayerSource, Resolved, Tick
 from cloister.image.streams import CHUNK_BYTES
 from cloister.model import quote
 
@@ -97,7 +96,7 @@ class DockerArchiveSource:
         # No digest is known of what is in the file; that of the unpacked layer is checked.
         return LayerSource(place.size_bytes, lambda tick: self._read(place, tick))
 
-    def _read(self, place: Place, tick: Tick) -> Iterator[bytes]:
+    def _read(self, place: Place, tick: Tick) -> Chunks:
         # Opened anew: layers are read at the same time.
         with open_file(self._reference.file) as file:
             file.seek(place.offset)

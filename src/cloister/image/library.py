@@ -43,21 +43,33 @@ class Library:
         """
         given = None if name is None else parse_image_name(name)
         reporter = Reporter(on_progress)
+        adding = asyncio.ensure_future(self._add(source, unpack, given, reporter))
+        try:
+            return await asyncio.shield(adding)
+        except asyncio.CancelledError:
+            # Threads are told first: what is cancelled waits for the thread it has at work.
+            reporter.stop()
+            source.close()
+            adding.cancel()
+            await asyncio.wait([adding])
+            raise
+
+    async def _add(
+        self, source: Source, unpack: Unpack, name: str | None, reporter: Reporter
+    ) -> Image:
         # Threads of its own: those that wait for another's layer must not hold up the other.
         executor = ThreadPoolExecutor(THREADS, thread_name_prefix="image")
         loop = asyncio.get_running_loop()
         try:
             resolved = await loop.run_in_executor(executor, source.resolve, reporter.tick)
-            chosen = given or _own_name(resolved)
+            chosen = name or _own_name(resolved)
             config = parse_config(resolved.config)
-            facts = await self._bring(
-                resolved, config, Arrival(self._store, unpack, reporter, executor)
-            )
+            arrival = Arrival(self._store, unpack, reporter, executor)
+            facts = await self._bring(resolved, config, arrival)
             return await loop.run_in_executor(
                 executor, self._put, resolved, config, facts, chosen, source.origin
             )
         finally:
-            reporter.stop()
             source.close()
             executor.shutdown(wait=False)
 

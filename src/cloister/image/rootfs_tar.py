@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 from cloister.image.blobs import digest_of
 from cloister.image.layout import open_file
 from cloister.image.manifest import MAXIMUM_BLOB_BYTES, machine_platform
-from cloister.image.source import LayerSource, Resolved, Tick
+from cloister.image.source import Chunks, LayerSource, Resolved, Tick
 from cloister.image.streams import CHUNK_BYTES, Digesting, decompressed
 
 
@@ -35,7 +34,7 @@ class TarSource:
     def close(self) -> None:
         """Nothing stays open."""
 
-    def _chunks(self, tick: Tick) -> Iterator[bytes]:
+    def _chunks(self, tick: Tick) -> Chunks:
         with open_file(self._file) as file:
             while chunk := file.read(CHUNK_BYTES):
                 tick(len(chunk))

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 # Called with the number of bytes that came since the last call; it may raise to end the work.
 Tick = Callable[[int], None]
+# Whoever takes it closes it: a file or a connection may be open behind it.
+Chunks = Generator[bytes, None, None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,7 +17,7 @@ class LayerSource:
     """One layer as it is kept there, compressed or not. `open` checks what it hands out."""
 
     size_bytes: int | None
-    open: Callable[[Tick], Iterator[bytes]]
+    open: Callable[[Tick], Chunks]
 
 
 @dataclass(frozen=True, slots=True)

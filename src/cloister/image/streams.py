@@ -10,6 +10,7 @@ from typing import Any, BinaryIO
 
 from cloister.errors import ImageRefused, Unsupported
 from cloister.image.manifest import Descriptor
+from cloister.image.source import Chunks
 
 CHUNK_BYTES = 2**20
 _GZIP = b"\x1f\x8b"
@@ -31,7 +32,7 @@ def file_chunks(file: BinaryIO, limit_bytes: int | None = None) -> Iterator[byte
             left -= len(chunk)
 
 
-def verified(chunks: Iterator[bytes], blob: Descriptor, what: str) -> Iterator[bytes]:
+def verified(chunks: Iterator[bytes], blob: Descriptor, what: str) -> Chunks:
     """Pass a blob on and raise at its end, or as soon as it is too long, if it is another."""
     algorithm, _, wanted = blob.digest.partition(":")
     state = hashlib.new(algorithm)
