@@ -10,7 +10,8 @@ import pytest
 
 ROOMS = [
     *("errors", "model", "policy", "ledger", "store", "wire", "egress", "image"),
-    *("runtime", "node", "sandbox", "blocking", "api", "cluster", "verify", "doctor", "cli"),
+    *("runtime", "node", "sandbox", "build", "blocking", "api", "cluster"),
+    *("verify", "doctor", "cli"),
 ]
 
 

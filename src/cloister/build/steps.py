@@ -1,0 +1,246 @@
+"""What each instruction does to the image that is being built."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import posixpath
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass, replace
+
+from cloister.build.cache import Cache, step_key
+from cloister.build.contents import Context
+from cloister.build.copying import Cargo, Item, bring, digest_items, find_items
+from cloister.build.draft import Draft, put_image, user_of
+from cloister.build.instructions import Arg, Copy, Instruction, Pairs, Program, Run, Setting
+from cloister.build.origins import taken_from
+from cloister.build.scope import Scope
+from cloister.build.shipment import Manner
+from cloister.build.workshop import Say, Workshop
+from cloister.errors import CloisterError, NotFound, ProcessFailed, RequestError
+from cloister.image import Image, LayerFacts, parse_config
+from cloister.image.accounts import find_user
+from cloister.model import User
+from cloister.policy import Policy
+from cloister.store import Store
+
+Made = tuple[str, LayerFacts] | None
+_SHOWN_LINES = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What all steps of a build share."""
+
+    store: Store
+    context: Context
+    policy: Policy
+    cache: Cache
+    use_cache: bool
+
+
+class Steps:
+    """Follows the instructions of one stage, one after the other."""
+
+    def __init__(
+        self,
+        surroundings: Surroundings,
+        scope: Scope,
+        origin: Callable[[str], Awaitable[Image]],
+        note: Callable[[str], None],
+        say: Say,
+    ) -> None:
+        self._around = surroundings
+        self._scope = scope
+        self._origin = origin
+        self._note = note
+        self._say = say
+
+    async def follow(self, step: Instruction, draft: Draft) -> tuple[Draft, bool]:
+        """Return the draft after a step, and whether the step had been done before."""
+        try:
+            match step:
+                case Run():
+                    return await self._run(step, draft)
+                case Copy():
+                    return await self._copy(step, draft)
+                case Setting() if step.at.name == "WORKDIR":
+                    return await self._workdir(step, draft)
+        except CloisterError as error:
+            raise _placed(error, step.at.place) from error
+        return self._settle(step, draft), False
+
+    def _settle(self, step: Instruction, draft: Draft) -> Draft:
+        """Follow an instruction that touches no file."""
+        match step:
+            case Arg():
+                self._scope.declare(step, self._scope.arguments, draft.env)
+            case Pairs():
+                # All of them see what was before the first.
+                seen = self._scope.of(draft.env)
+                values = {
+                    self._scope.expand(step.at, name, seen): self._scope.expand(step.at, text, seen)
+                    for name, text in step.pairs
+                }
+                if step.at.name == "ENV":
+                    return replace(draft, env={**draft.env, **values})
+                return replace(draft, labels={**draft.labels, **values})
+            case Setting():
+                return self._user(step, draft)
+            case Program() if step.at.name == "SHELL":
+                return replace(draft, shell=tuple(step.command))
+            case Program():
+                words = step.command
+                argv = (*draft.shell, words) if isinstance(words, str) else words
+                if step.at.name == "CMD":
+                    return replace(draft, cmd=argv)
+                # A CMD of an image below was meant for the entrypoint of that image.
+                return replace(draft, entrypoint=argv, cmd=())
+        return draft
+
+    def _user(self, step: Setting, draft: Draft) -> Draft:
+        text = self._scope.expand(step.at, step.value, self._scope.of(draft.env))
+        changed = replace(draft, user=text)
+        try:
+            user_of(changed, self._around.store)
+        except CloisterError as error:
+            raise _placed(error, step.at.place) from error
+        return changed
+
+    async def _run(self, step: Run, draft: Draft) -> tuple[Draft, bool]:
+        words = step.command
+        argv = [*draft.shell, words] if isinstance(words, str) else list(words)
+        variables = self._scope.of(draft.env)
+        user = await asyncio.to_thread(user_of, draft, self._around.store)
+        policy = self._around.policy.digest()
+        key = step_key(["RUN", draft.layers, argv, variables, draft.workdir, list(user), policy])
+
+        async def work(workshop: Workshop) -> None:
+            try:
+                result, tail = await workshop.perform(
+                    argv, cwd=draft.workdir, env=variables, user=user, say=self._say
+                )
+            except NotFound as error:
+                raise RequestError(f"{argv[0]} is not in the image: {error}") from error
+            if not result.ok:
+                raise ProcessFailed(
+                    f"{step.at.name} did not succeed, {result.describe()}{_last_lines(tail)}",
+                    result=result,
+                )
+
+        return await self._step(key, draft, work)
+
+    async def _workdir(self, step: Setting, draft: Draft) -> tuple[Draft, bool]:
+        text = self._scope.expand(step.at, step.value, self._scope.of(draft.env))
+        path = posixpath.normpath(posixpath.join(draft.workdir, text))
+        path = "/" + path.lstrip("/")
+        changed = replace(draft, workdir=path)
+        # Says now what is wrong with it, and not when the image is started.
+        parse_config(changed.config())
+
+        async def work(workshop: Workshop) -> None:
+            await workshop.files.make(path, user=User(0, 0))
+
+        return await self._step(step_key(["WORKDIR", draft.layers, path]), changed, work)
+
+    async def _copy(self, step: Copy, draft: Draft) -> tuple[Draft, bool]:
+        seen = self._scope.of(draft.env)
+        sources = [self._scope.expand(step.at, each, seen) for each in step.sources]
+        target = self._scope.expand(step.at, step.target, seen)
+        whole = posixpath.join(draft.workdir, target)
+        # "." and "dir/." are directories, as they are for `cp`.
+        whole += "/" if target.rpartition("/")[2] in (".", "..") else ""
+        owner = await asyncio.to_thread(self._owner, step, draft)
+        documents = [
+            (
+                each.name,
+                (
+                    self._scope.fill(step.at, each.content, seen)
+                    if each.is_expanded
+                    else each.content
+                ).encode("utf-8", "surrogateescape"),
+            )
+            for each in step.documents
+        ]
+        image = (
+            None
+            if step.origin is None
+            else await self._origin(self._scope.expand(step.at, step.origin, seen))
+        )
+        context = self._around.context
+        if image is None:
+            items = await asyncio.to_thread(find_items, context, sources)
+            content: list[str] = await asyncio.to_thread(digest_items, items)
+        else:
+            items, content = [], [image.digest, *sources]
+        said = [[name, text.decode("utf-8", "replace")] for name, text in documents]
+        key = step_key([step.at.name, draft.layers, whole, content, said, list(owner), step.mode])
+
+        async def work(workshop: Workshop) -> None:
+            async with self._items(image, sources, items) as found:
+                cargo = Cargo(found, documents, whole, Manner(owner, step.mode), step.unpack)
+                left_out = await bring(workshop, cargo)
+            if left_out:
+                self._note(f"{left_out} left out, being no file, directory or link")
+
+        return await self._step(key, draft, work, unpacker=True)
+
+    @contextlib.asynccontextmanager
+    async def _items(
+        self, image: Image | None, sources: list[str], items: list[Item]
+    ) -> AsyncIterator[list[Item]]:
+        if image is None:
+            yield items
+            return
+        async with taken_from(image, sources, self._around.store) as found:
+            yield found
+
+    def _owner(self, step: Copy, draft: Draft) -> User:
+        if step.chown is None:
+            return User(0, 0)
+        text = self._scope.expand(step.at, step.chown, self._scope.of(draft.env))
+        layers = self._around.store.layers
+        # A number alone is the group of the same number too.
+        if text.isdecimal():
+            text = f"{text}:{text}"
+        return find_user(text, [layers.path(each) for each in reversed(draft.layers)])
+
+    async def _step(
+        self,
+        key: str,
+        draft: Draft,
+        work: Callable[[Workshop], Awaitable[None]],
+        *,
+        unpacker: bool = False,
+    ) -> tuple[Draft, bool]:
+        """Do the work in a sandbox and keep what it changed, unless that is known already."""
+        around = self._around
+        if around.use_cache:
+            known, made = await asyncio.to_thread(around.cache.find, key)
+            if known:
+                return draft.with_layer(made), True
+        image = await put_image(draft, around.store, origin="build")
+        workshop = Workshop(image.digest, around.policy, around.store, unpacker=unpacker)
+        async with workshop:
+            await work(workshop)
+            made = await workshop.keep()
+        await asyncio.to_thread(around.cache.put, key, None if made is None else made[0])
+        return draft.with_layer(made), False
+
+
+def _placed(error: CloisterError, place: str) -> CloisterError:
+    """Return the same error with the line of the Dockerfile before its words."""
+    if error.message.startswith(place):
+        return error
+    error.message = f"{place}: {error.message}"
+    error.args = (error.message, *error.args[1:])
+    return error
+
+
+def _last_lines(tail: bytes) -> str:
+    lines = tail.decode("utf-8", "replace").strip().splitlines()[-_SHOWN_LINES:]
+    if not lines:
+        return "; it said nothing"
+    # The step chose it: nothing of it may act on a terminal.
+    shown = ["".join(c if c.isprintable() else "?" for c in line) for line in lines]
+    return "; it said last:\n" + "\n".join(shown)
