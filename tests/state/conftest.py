@@ -122,7 +122,7 @@ def store(state: Path) -> Store:
 @pytest.fixture(autouse=True)
 async def nothing_stays(store: Store) -> AsyncIterator[None]:
     """Whatever a test did: what is removed is gone, and nobody is left of who used it."""
-    mounts = mount_count()
+    mounts = mounts_of(store.directory)
     yield
     await Node.current().close()
     ours = f"{os.getpid()}-*"
@@ -130,7 +130,7 @@ async def nothing_stays(store: Store) -> AsyncIterator[None]:
     left += [str(path) for path in runtime_directory().glob(ours)]
     left += [str(path) for base in find_layout().directories() for path in base.glob(ours)]
     assert not left, left
-    assert mount_count() <= mounts
+    assert mounts_of(store.directory) == mounts
     remove_everything(store)
     assert not trees_of(store), trees_of(store)
     assert not list(store.driver.trash.iterdir())
@@ -138,8 +138,10 @@ async def nothing_stays(store: Store) -> AsyncIterator[None]:
     assert len(owners) == 1, owners
 
 
-def mount_count() -> int:
-    return Path("/proc/self/mountinfo").read_text().count("\n")
+def mounts_of(directory: Path) -> list[str]:
+    """Return what is mounted in a directory, or from it."""
+    lines = Path("/proc/self/mountinfo").read_text().splitlines()
+    return [line for line in lines if str(directory) in line]
 
 
 def remove_everything(store: Store) -> None:
