@@ -10,11 +10,18 @@ import click
 import cloister
 from cloister.cli.completion import completion
 from cloister.cli.doctor import doctor
+from cloister.cli.exec import exec_
 from cloister.cli.failures import report
+from cloister.cli.fork import fork
+from cloister.cli.ls import ls, rm
+from cloister.cli.pause import pause, resume
 from cloister.cli.ps import ps
+from cloister.cli.rewind import rewind
 from cloister.cli.run import run
 from cloister.cli.setup import setup
 from cloister.cli.shell import shell
+from cloister.cli.snapshot import snapshot, snapshots
+from cloister.cli.start import hold, start, stop
 from cloister.cli.verify import verify
 
 
@@ -40,7 +47,11 @@ def commands() -> None:
     """
 
 
-for command in (run, shell, ps, doctor, verify, setup, completion):
+for command in (
+    *(run, shell, ps, start, stop, exec_, pause, resume, ls, rm, hold),
+    *(snapshot, snapshots, fork, rewind),
+    *(doctor, verify, setup, completion),
+):
     commands.add_command(command)
 
 

@@ -1,8 +1,9 @@
-"""Shows on a terminal how far a copy is, once it has taken long enough to wonder."""
+"""Shows on a terminal how far something is, once it has taken long enough to wonder."""
 
 from __future__ import annotations
 
 import sys
+import threading
 import time
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Self
 if TYPE_CHECKING:
     from rich.progress import Progress as RichProgress
     from rich.progress import TaskID
+    from rich.status import Status
 
 _PATIENCE_S = 1.0
 
@@ -58,3 +60,45 @@ class Progress:
         self._shown = Progress(*columns, console=console, transient=True)
         self._task = self._shown.add_task(self._what, total=None, files=0)
         self._shown.start()
+
+
+class Waiting:
+    """A line on standard error that appears after a second, for what cannot say how far it is."""
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+        self._timer = threading.Timer(_PATIENCE_S, self._show)
+        self._timer.daemon = True
+        self._shown: Status | None = None
+        self._over = threading.Lock()
+
+    def __enter__(self) -> Self:
+        self._timer.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._timer.cancel()
+        # Held for good: a timer that goes off now finds it taken.
+        self._over.acquire()
+        if self._shown is not None:
+            self._shown.stop()
+
+    def _show(self) -> None:
+        if not self._over.acquire(blocking=False):
+            return
+        try:
+            if sys.stderr.isatty():
+                from rich.console import Console
+                from rich.text import Text
+
+                self._shown = Console(stderr=True).status(Text(self._what))
+                self._shown.start()
+            else:
+                print(f"cloister: {self._what}", file=sys.stderr, flush=True)
+        finally:
+            self._over.release()

@@ -83,9 +83,9 @@ async def _running_elsewhere(wanted: Wanted) -> Remote | None:
     remote = None if wanted.keep is None else await find_running(wanted.keep)
     if remote is not None and wanted.fixed:
         pid = (await remote.describe()).pid
-        flags = ", ".join(f"--{name.replace('_', '-')}" for name in wanted.fixed)
         raise RequestError(
-            f"{quote(wanted.keep)} is running in process {pid} and cannot be given {flags} now; "
+            f"{quote(wanted.keep)} is running in process {pid} and cannot be given "
+            f"{', '.join(wanted.fixed)} now; "
             f"leave that out, or stop it first with `cloister stop {wanted.keep}`"
         )
     return remote

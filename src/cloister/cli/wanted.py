@@ -28,6 +28,10 @@ Shown = TypeVar("Shown", Mount, VolumeMount)
 # What of a sandbox that runs already can still be said for one command.
 _OF_ONE_COMMAND = {"variables", "user", "wall", "output", "cwd", "keep", "label", "usage"}
 
+# Options whose values go by another name than they do.
+_FLAGS = {"policy_file": "policy", "copies": "copy", "mounts": "mount", "volumes": "volume"}
+_FLAGS |= {"outs": "out"}
+
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
@@ -102,8 +106,12 @@ def parse_options(
         keep=keep,
         env=variables,
         user=options["user"],
-        fixed=tuple(name for name, value in options.items() if _is_fixed(name, value)),
+        fixed=tuple(_flag(name) for name, value in options.items() if _is_fixed(name, value)),
     )
+
+
+def _flag(name: str) -> str:
+    return "--" + _FLAGS.get(name, name).replace("_", "-")
 
 
 def _is_fixed(name: str, value: object) -> bool:

@@ -7,7 +7,7 @@ import contextlib
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Protocol
 
-from cloister.errors import CloisterError, GuestGone, RequestError
+from cloister.errors import CloisterError, GuestGone, RequestError, Unsupported
 from cloister.model import Reason, Result, Usage, quote
 from cloister.node.control_channel import Channel, ChannelClosed, close_all
 from cloister.wire import Outgoing
@@ -44,7 +44,7 @@ async def serve_exec(
         if len(descriptors) != wanted:
             raise RequestError(f"{len(descriptors)} descriptors for {wanted} streams")
         if sandbox.is_paused:
-            raise RequestError("the sandbox is paused; continue it with `cloister resume`")
+            raise Unsupported("the sandbox is paused; continue it with `cloister resume`")
         command = _command(request.get("command"))
         # While it runs, nothing is idle.
         sandbox.enter()
