@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from cloister.store.owners import Owner
-from cloister.store.place import free_bytes
 from cloister.store.records import unpack
 from cloister.store.snapshot import forget
 from cloister.store.trees import Trees
@@ -21,13 +20,14 @@ class Collected:
     """What was removed, or (in a dry run) would be.
 
     `trees` are disks of sandboxes that are no more, sealed trees nobody stands on, layers, and
-    what crashes left. Nobody can say beforehand what a dry run would free.
+    what crashes left; `freed_bytes` is what was written to them, and shared with nothing that stays
+    as far as that is counted.
     """
 
     snapshots: tuple[str, ...]
     images: tuple[str, ...]
     trees: tuple[str, ...]
-    freed_bytes: int | None
+    freed_bytes: int
 
 
 def collect(trees: Trees, *, dry_run: bool, progress: Progress | None) -> Collected:
@@ -37,19 +37,20 @@ def collect(trees: Trees, *, dry_run: bool, progress: Progress | None) -> Collec
     that; everything of sandboxes that run now; images with a name, and those that any of these
     stand on; volumes.
     """
-    free = free_bytes(trees.driver.root)
     recovered = [] if dry_run else trees.recover()
     with trees.records.writing(durable=True) as connection:
         garbage = _find(connection, trees.owner)
         if not dry_run:
             _mark(connection, garbage)
+    spaces = trees.driver.spaces([trees.path(tree) for tree in garbage.trees])
     if not dry_run:
         for done, tree in enumerate(garbage.trees):
             trees.discard(tree)
             if progress is not None:
                 progress(done + 1, len(garbage.trees))
+        trees.driver.tidy()
         trees.owner.sweep()
-    freed = None if dry_run else max(0, free_bytes(trees.driver.root) - free)
+    freed = sum(space.private_bytes for space in spaces)
     found = tuple(sorted({*recovered, *garbage.trees}))
     return Collected(garbage.snapshots, garbage.images, found, freed)
 

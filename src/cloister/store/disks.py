@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cloister.errors import NotFound, Unsupported
-from cloister.model import quote
+from cloister.errors import Exhausted, NotFound, Unsupported
+from cloister.model import format_bytes, quote
 from cloister.store.driver import BENCH
 from cloister.store.place import parse_name
-from cloister.store.plain import NO_QUOTA
 from cloister.store.records import unpack
+from cloister.store.stand_in import as_owner
+from cloister.store.tree_size import tree_sizes
 from cloister.store.trees import Trees
 
 if TYPE_CHECKING:
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
 
 # A quota counts in blocks, and what is left may be less than the next write needs.
 _NEARLY_FULL_BYTES = 1024 * 1024
+_LEAST_ROOM_BYTES = 1024 * 1024
+# What names, owners and the like take up beside the data of files: no more than so much of it.
+_METADATA_SHARE = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +68,9 @@ class Disks:
         tree = tree_of(parse_name(id, "a disk's id"))
         trees, driver = self._trees, self._trees.driver
         if limit_bytes is not None and not driver.holds_quota:
-            raise Unsupported(NO_QUOTA)
+            raise Unsupported(driver.no_quota)
         trees.require_room()
+        held_bytes = self._held_bytes(base, limit_bytes)
         chain: tuple[str, ...] = ()
         with trees.records.writing(durable=False) as connection:
             if base is not None:
@@ -82,17 +87,40 @@ class Disks:
                 chain=chain,
                 limit_bytes=limit_bytes,
                 limit_inodes=limit_inodes,
+                held_bytes=held_bytes,
             )
         try:
             path = trees.path(tree)
             stay = driver.grow(path, [trees.path(each) for each in chain])
-            driver.limit(path, limit_bytes)
+            driver.limit(path, None if limit_bytes is None else limit_bytes - held_bytes)
             with trees.records.writing(durable=False) as connection:
                 trees.finish(connection, tree, chain=chain if stay else ())
         except BaseException:
             trees.discard(tree)
             raise
         return self.find(id)
+
+    def _held_bytes(self, base: Snapshot | None, limit_bytes: int | None) -> int:
+        """Return what of a new disk's limit its snapshot has used up."""
+        if base is None or not self._trees.driver.holds_quota:
+            return 0
+        held = base.held_bytes
+        if limit_bytes is None or held <= limit_bytes // 2:
+            return held
+        # That counts what was written and has been deleted since, but is in an older snapshot.
+        # Counting the files is slow, and done only where it may matter.
+        held = min(held, self._counted(base.chain[0]))
+        if held + _LEAST_ROOM_BYTES > limit_bytes:
+            raise Exhausted(
+                f"snapshot {base.id} holds {format_bytes(held)}; the limit of "
+                f"{format_bytes(limit_bytes)} leaves no room to write; raise limits.disk",
+                limit="disk",
+            )
+        return held
+
+    def _counted(self, tree: str) -> int:
+        (space,) = as_owner(tree_sizes, [self._trees.path(tree)])
+        return space.held_bytes + space.held_bytes // _METADATA_SHARE
 
     def find(self, id: str) -> Disk:
         """Return the disk of that id."""
@@ -118,7 +146,9 @@ class Disks:
 
     def used_bytes(self, disk: Disk) -> int:
         """Return what counts against its limit."""
-        return self._trees.driver.used_bytes(self._trees.path(disk.tree))
+        row = self._trees.records.one("SELECT held_bytes FROM trees WHERE id = ?", (disk.tree,))
+        held = 0 if row is None else int(row["held_bytes"])
+        return held + self._trees.driver.used_bytes(self._trees.path(disk.tree))
 
     def is_full(self, disk: Disk) -> bool:
         """Whether a writer has been, or is about to be, stopped by the disk's limit or its room."""

@@ -36,6 +36,10 @@ class Driver(Protocol):
     def holds_quota(self) -> bool: ...
 
     @property
+    def no_quota(self) -> str:
+        """Why there is no quota, and the ways out."""
+
+    @property
     def root(self) -> Path:
         """The directory that all trees are in."""
 
@@ -59,11 +63,14 @@ class Driver(Protocol):
     def remove(self, tree: Path) -> None:
         """Remove a tree, whole or in part, however deep; one that is not there is removed."""
 
+    def tidy(self) -> None:
+        """Remove what is left of trees that are gone."""
+
     def limit(self, tree: Path, limit_bytes: int | None) -> None:
-        """Stop writers at so many bytes."""
+        """Stop writers at so many bytes more than came with what the tree was made from."""
 
     def used_bytes(self, tree: Path) -> int:
-        """Return what counts against the limit of a tree."""
+        """Return what was written to a tree, and counts against its limit."""
 
     def spaces(self, trees: Sequence[Path]) -> list[Space]:
         """Return what each of the trees holds."""

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Literal
 
 from cloister.errors import HostError, Unsupported
-from cloister.store.driver import BENCH, UPPER, Method, Space
+from cloister.store.bench import copy_upper, make_bench
+from cloister.store.driver import BENCH, Method, Space
 from cloister.store.place import sync
-from cloister.store.stand_in import as_owner, needed_sub_ids
-from cloister.store.tree_copy import copy_facts, copy_tree
+from cloister.store.stand_in import as_owner
 from cloister.store.tree_removal import remove_tree
 from cloister.store.tree_size import tree_sizes
 
@@ -21,25 +21,12 @@ NO_QUOTA = (
 )
 
 
-def copy_upper(disk: Path, target: Path, trash: Path) -> bool:
-    """Copy what a sandbox has written; whether all data is shared with the original."""
-    copy_bench = os.open(disk, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    new_bench = os.open(target, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        copy_facts(copy_bench, new_bench)
-    finally:
-        os.close(copy_bench)
-        os.close(new_bench)
-    if not (disk / UPPER).exists():
-        return True
-    return copy_tree(disk / UPPER, target / UPPER, trash)
-
-
 class PlainDriver:
     """Seals by a rename, and copies only what somebody still writes to."""
 
     name: Literal["plain"] = "plain"
     holds_quota = False
+    no_quota = NO_QUOTA
 
     def __init__(self, root: Path, why: str) -> None:
         self.root = root
@@ -49,11 +36,7 @@ class PlainDriver:
     def make(self, tree: Path) -> None:
         """Make a tree with an empty bench."""
         tree.mkdir(mode=0o700)
-        (tree / BENCH).mkdir(mode=0o755)
-        # mkdir's mode is cut by the umask, and the sandbox's users must get through. Where its
-        # root is not ours to give the bench to, everybody may make names in it: the tree around
-        # it lets nobody through but us, and the sandbox, which is handed the bench itself.
-        (tree / BENCH).chmod(0o755 if needed_sub_ids() is None else 0o777)
+        make_bench(tree)
 
     def grow(self, tree: Path, chain: Sequence[Path]) -> bool:
         """Make an empty tree; the sealed ones stay below it."""
@@ -72,6 +55,9 @@ class PlainDriver:
     def remove(self, tree: Path) -> None:
         """Remove a tree."""
         as_owner(remove_tree, tree, self.trash)
+
+    def tidy(self) -> None:
+        """Nothing is left of a directory."""
 
     def limit(self, tree: Path, limit_bytes: int | None) -> None:
         """Refuse every limit."""

@@ -20,12 +20,14 @@ CREATE TABLE about (version INTEGER NOT NULL, store TEXT NOT NULL);
 -- a directory that a crash can leave broken, and whoever opens the store next keeps them.
 CREATE TABLE trees (
     id TEXT PRIMARY KEY, state TEXT NOT NULL, owner TEXT, chain TEXT NOT NULL DEFAULT '[]',
-    source TEXT, limit_bytes INTEGER, limit_inodes INTEGER
+    source TEXT, limit_bytes INTEGER, limit_inodes INTEGER,
+    -- What came with the snapshot it was made from, and counts against its limit.
+    held_bytes INTEGER NOT NULL DEFAULT 0
 ) WITHOUT ROWID;
 CREATE TABLE snapshots (
     id TEXT PRIMARY KEY, name TEXT, sandbox TEXT NOT NULL, parent TEXT, created_at REAL NOT NULL,
     step INTEGER, command TEXT, method TEXT NOT NULL, image TEXT, policy TEXT NOT NULL,
-    chain TEXT NOT NULL, owner TEXT
+    chain TEXT NOT NULL, held_bytes INTEGER NOT NULL, owner TEXT
 ) WITHOUT ROWID;
 CREATE UNIQUE INDEX snapshot_names ON snapshots (sandbox, name) WHERE name IS NOT NULL;
 CREATE INDEX snapshot_sandboxes ON snapshots (sandbox, created_at);

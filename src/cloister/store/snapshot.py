@@ -20,7 +20,10 @@ PREFIX = "snap-"
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """One snapshot; `chain` are the trees that hold it, top first."""
+    """One snapshot; `chain` are the trees that hold it, top first.
+
+    `held_bytes` is the most that it can hold, where quotas count it.
+    """
 
     id: str
     name: str | None
@@ -33,6 +36,7 @@ class Snapshot:
     image: str | None
     policy: str
     chain: tuple[str, ...]
+    held_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,10 +97,11 @@ def new_snapshot_id() -> str:
 def insert(connection: sqlite3.Connection, made: Snapshot, owner: str) -> None:
     """Put a snapshot into the records."""
     connection.execute(
-        "INSERT INTO snapshots VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        "INSERT INTO snapshots VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         (
             *(made.id, made.name, made.sandbox, made.parent, made.created_at, made.step),
-            *(made.command, made.method, made.image, made.policy, pack(made.chain), owner),
+            *(made.command, made.method, made.image, made.policy, pack(made.chain)),
+            *(made.held_bytes, owner),
         ),
     )
 
@@ -115,4 +120,5 @@ def from_row(row: sqlite3.Row) -> Snapshot:
         image=row["image"],
         policy=row["policy"],
         chain=unpack(row["chain"]),
+        held_bytes=row["held_bytes"],
     )

@@ -96,7 +96,8 @@ class Snapshots:
                     method, below = "merged", tuple(merged)
             if durable:
                 driver.sync()
-            made = replace(snapshot, method=method, chain=(tree, *below))
+            held = self._disks.used_bytes(disk) if driver.holds_quota else 0
+            made = replace(snapshot, method=method, chain=(tree, *below), held_bytes=held)
             with trees.records.writing(durable=durable) as connection:
                 self._require_free(connection, snapshot)
                 for each in (tree, *merged):

@@ -8,104 +8,110 @@ import stat
 from contextlib import suppress
 from pathlib import Path
 
+_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
 
 def remove_tree(tree: Path, trash: Path) -> None:
     """Remove a directory and all in it. `trash` is on the same filesystem, and ours.
 
-    Each directory is moved up into the trash before it is emptied: so nothing recurses, no more
-    than three descriptors are open, and what is left after a crash lies in one place.
+    Each directory is moved up into the trash before it is emptied: so nothing recurses, few
+    descriptors are open, and what is left after a crash lies in one place.
     """
-    top_name = trash / secrets.token_hex(8)
-    top_name.mkdir(mode=0o700)
+    container = trash / secrets.token_hex(8)
+    container.mkdir(mode=0o700)
     with suppress(FileNotFoundError):
-        os.rename(tree, top_name / "0")
-    _empty_container(top_name)
+        os.rename(tree, container / "0")
+    _remove_container(container)
 
 
 def empty_trash(trash: Path) -> None:
     """Remove what removals that were cut short have left."""
     for name in os.listdir(trash):
-        _empty_container(trash / name)
+        _remove_container(trash / name)
 
 
-def _empty_container(path: Path) -> None:
+def _remove_container(path: Path) -> None:
     # Somebody else may be emptying the same one, and be done first.
     with suppress(FileNotFoundError):
-        top = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        top = os.open(path, _FLAGS)
         try:
-            while names := os.listdir(top):
-                for name in names:
-                    _empty(top, name)
+            _Removal(top).empty(top)
         finally:
             os.close(top)
         path.rmdir()
 
 
-def _empty(top: int, name: str) -> None:
-    try:
-        inner = _open(top, name)
-    except FileNotFoundError:
-        return
-    except NotADirectoryError:
-        _unlink(top, name)
-        return
-    try:
-        while _sweep(top, inner):
-            # Entries that move while a directory is read may be passed over.
-            continue
-    finally:
-        os.close(inner)
-    try:
-        os.rmdir(name, dir_fd=top)
-    except FileNotFoundError:
-        return
+class _Removal:
+    """One removal. What is lifted out of a directory goes to `within`, on the same subvolume.
+
+    A directory cannot be moved from one subvolume to another, but a whole subvolume can: those
+    that a sandbox nested go to the top, however many there are inside each other.
+    """
+
+    def __init__(self, top: int) -> None:
+        self._top = top
+
+    def empty(self, within: int) -> None:
+        while names := os.listdir(within):
+            for name in names:
+                with suppress(FileNotFoundError):
+                    self._remove(within, name)
+
+    def _remove(self, within: int, name: str) -> None:
+        try:
+            inner = _open(within, name)
+        except NotADirectoryError:
+            os.unlink(name, dir_fd=within)
+            return
+        try:
+            if os.fstat(inner).st_dev != os.fstat(within).st_dev:
+                # Its own root takes the part of the trash. Deeper than twice this does not go:
+                # a subvolume inside is lifted to the top.
+                self.empty(inner)
+            else:
+                while self._sweep(within, inner):
+                    # Entries may be passed over where others go while a directory is read.
+                    continue
+        finally:
+            os.close(inner)
+        os.rmdir(name, dir_fd=within)
+
+    def _sweep(self, within: int, inner: int) -> bool:
+        found = False
+        with os.scandir(inner) as entries:
+            for entry in entries:
+                found = True
+                with suppress(FileNotFoundError):
+                    if entry.is_dir(follow_symlinks=False):
+                        self._lift(inner, entry.name, within)
+                    else:
+                        os.unlink(entry.name, dir_fd=inner)
+        return found
+
+    def _lift(self, inner: int, name: str, within: int) -> None:
+        # Many are empty: no need to move those.
+        with suppress(OSError):
+            os.rmdir(name, dir_fd=inner)
+            return
+        is_nested = os.lstat(name, dir_fd=inner).st_dev != os.fstat(inner).st_dev
+        target, place = secrets.token_hex(8), self._top if is_nested else within
+        try:
+            os.rename(name, target, src_dir_fd=inner, dst_dir_fd=place)
+        except PermissionError:
+            # To move a directory elsewhere its `..` is written, and that needs its permission.
+            os.chmod(name, 0o700, dir_fd=inner)
+            os.rename(name, target, src_dir_fd=inner, dst_dir_fd=place)
 
 
-def _open(top: int, name: str) -> int:
-    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+def _open(directory: int, name: str) -> int:
     try:
-        return os.open(name, flags, dir_fd=top)
+        inner = os.open(name, _FLAGS, dir_fd=directory)
     except PermissionError:
         # With a single id its owner is us, but may have shut it against itself.
-        if not stat.S_ISDIR(os.lstat(name, dir_fd=top).st_mode):
+        if not stat.S_ISDIR(os.lstat(name, dir_fd=directory).st_mode):
             raise NotADirectoryError from None
-        os.chmod(name, 0o700, dir_fd=top)
-        return os.open(name, flags, dir_fd=top)
-
-
-def _sweep(top: int, inner: int) -> bool:
-    found = False
+        os.chmod(name, 0o700, dir_fd=directory)
+        return os.open(name, _FLAGS, dir_fd=directory)
     if os.fstat(inner).st_mode & 0o700 != 0o700:
         os.fchmod(inner, 0o700)
-    with os.scandir(inner) as entries:
-        for entry in entries:
-            found = True
-            if not entry.is_dir(follow_symlinks=False):
-                _unlink(inner, entry.name)
-                continue
-            try:
-                _lift(inner, entry.name, top)
-            except FileNotFoundError:
-                continue
-    return found
-
-
-def _lift(inner: int, name: str, top: int) -> None:
-    # Many are empty: no need to move those.
-    with suppress(OSError):
-        os.rmdir(name, dir_fd=inner)
-        return
-    target = secrets.token_hex(8)
-    try:
-        os.rename(name, target, src_dir_fd=inner, dst_dir_fd=top)
-    except PermissionError:
-        # To move a directory elsewhere, its `..` is written: that needs its own permission.
-        os.chmod(name, 0o700, dir_fd=inner)
-        os.rename(name, target, src_dir_fd=inner, dst_dir_fd=top)
-
-
-def _unlink(directory: int, name: str) -> None:
-    try:
-        os.unlink(name, dir_fd=directory)
-    except FileNotFoundError:
-        return
+    return inner

@@ -46,16 +46,19 @@ class Trees:
         source: str | None = None,
         limit_bytes: int | None = None,
         limit_inodes: int | None = None,
+        held_bytes: int = 0,
     ) -> None:
         """Promise a tree; until `finish`, whoever opens the store after our end removes it.
 
         With a `source`, the tree is that one renamed, and is renamed back instead.
         """
-        values = (tree, self.owner.name, pack(chain), source, limit_bytes, limit_inodes)
+        limits = (limit_bytes, limit_inodes, held_bytes)
+        values = (tree, self.owner.name, pack(chain), source, *limits)
         try:
             connection.execute(
-                "INSERT INTO trees (id, state, owner, chain, source, limit_bytes, limit_inodes)"
-                " VALUES (?, 'making', ?, ?, ?, ?, ?)",
+                "INSERT INTO trees"
+                " (id, state, owner, chain, source, limit_bytes, limit_inodes, held_bytes)"
+                " VALUES (?, 'making', ?, ?, ?, ?, ?, ?)",
                 values,
             )
         except sqlite3.IntegrityError:
@@ -110,6 +113,7 @@ class Trees:
         self.discard(*gone)
         if any(self.driver.trash.iterdir()):
             as_owner(empty_trash, self.driver.trash)
+        self.driver.tidy()
         return [*gone, *sorted(unknown)]
 
     def _rename_back(self, tree: str, source: str) -> None:

@@ -51,16 +51,17 @@ def measure(trees: Trees, state_free_bytes: int) -> StoreUsage:
         space = spaces[row["id"]]
         if kind in ("disks", "volumes"):
             below = sum(spaces[each].held_bytes for each in unpack(row["chain"]) if each in spaces)
-            shared = space.held_bytes - space.private_bytes + below
+            shared = space.held_bytes - space.private_bytes + below + row["held_bytes"]
             what: Kind = "disk" if kind == "disks" else "volume"
             items.append(Item(what, name, shared, space.private_bytes, row["limit_bytes"]))
-    for row in trees.records.all("SELECT id, chain FROM snapshots ORDER BY created_at, id"):
+    for row in trees.records.all("SELECT * FROM snapshots ORDER BY created_at, id"):
         held = private = 0
         for tree in unpack(row["chain"]):
             if tree in spaces:
                 held += spaces[tree].held_bytes
                 private += spaces[tree].private_bytes if users[tree] == 1 else 0
-        items.append(Item("snapshot", row["id"], held - private, private))
+        # A quota counts a block for whoever wrote it: a snapshot itself wrote next to nothing.
+        items.append(Item("snapshot", row["id"], held - private + row["held_bytes"], private))
     items += _images(trees, {tree: space.held_bytes for tree, space in spaces.items()})
     total = sum(space.private_bytes for space in spaces.values())
     return StoreUsage(tuple(items), total, free_bytes(trees.driver.root), state_free_bytes)

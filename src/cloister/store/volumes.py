@@ -15,7 +15,6 @@ from cloister.errors import AlreadyExists, Busy, NotFound, Unsupported
 from cloister.model import quote
 from cloister.store.driver import BENCH
 from cloister.store.place import parse_name
-from cloister.store.plain import NO_QUOTA
 from cloister.store.stand_in import as_owner
 from cloister.store.trees import Trees
 
@@ -44,7 +43,7 @@ class Volumes:
         tree = f"volumes/{parse_name(name, 'a volume name')}"
         trees, driver = self._trees, self._trees.driver
         if size_bytes is not None and not driver.holds_quota:
-            raise Unsupported(NO_QUOTA)
+            raise Unsupported(driver.no_quota)
         trees.require_room()
         if trees.records.one("SELECT 1 FROM volumes WHERE name = ?", (name,)) is not None:
             raise _taken(name)

@@ -1,0 +1,163 @@
+"""Subvolumes of btrfs: snapshots of any size at once, while it runs, and quotas that hold."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Literal
+
+from cloister.errors import HostError, Unsupported
+from cloister.store import btrfs_calls as calls
+from cloister.store.bench import make_bench, renew_bench
+from cloister.store.driver import Method, Space
+from cloister.store.place import sync
+from cloister.store.stand_in import as_owner
+from cloister.store.tree_removal import remove_tree
+from cloister.store.tree_size import tree_sizes
+
+NO_QUOTA = (
+    "no simple quotas are on for this btrfs, so that nothing can stop a writer at a number of "
+    "bytes; run `cloister setup storage` as root on Linux 6.7 or later, or ask for "
+    'disk = "unlimited"'
+)
+
+
+class BtrfsDriver:
+    """Each tree is a subvolume."""
+
+    name: Literal["btrfs"] = "btrfs"
+
+    def __init__(self, root: Path, why: str) -> None:
+        self.root = root
+        self.why = why
+        self.trash = root / "trash"
+        self._quota = Quota(root)
+        self.holds_quota = self._quota.is_on
+        self.no_quota = NO_QUOTA
+
+    def make(self, tree: Path) -> None:
+        """Make a subvolume with an empty bench."""
+        calls.create_subvolume(tree)
+        tree.chmod(0o700)
+        make_bench(tree)
+
+    def grow(self, tree: Path, chain: Sequence[Path]) -> bool:
+        """Make a subvolume that shares everything with a sealed one, and needs it no more."""
+        if not chain:
+            self.make(tree)
+            return False
+        calls.snapshot_subvolume(chain[0], tree, read_only=False)
+        renew_bench(tree)
+        return False
+
+    def capture(self, disk: Path, target: Path, *, idle: bool) -> Method:
+        """Snapshot the subvolume, whoever has files of it open."""
+        calls.snapshot_subvolume(disk, target, read_only=True)
+        return "snapshot"
+
+    def remove(self, tree: Path) -> None:
+        """Remove a tree; its space comes back in the background."""
+        if not tree.exists():
+            return
+        if calls.is_subvolume(tree):
+            self._quota.leave(tree)
+            try:
+                calls.destroy_subvolume(tree)
+            except OSError as error:
+                # Not for ordinary users, unless the filesystem was mounted so that they may; and
+                # not while there is another subvolume in it.
+                if error.errno not in (errno.EPERM, errno.ENOTEMPTY):
+                    raise
+                calls.make_writable(tree)
+                as_owner(remove_tree, tree, self.trash)
+        else:
+            as_owner(remove_tree, tree, self.trash)
+
+    def tidy(self) -> None:
+        """Forget the quotas of subvolumes that are gone with all they wrote."""
+        self._quota.tidy()
+
+    def limit(self, tree: Path, limit_bytes: int | None) -> None:
+        """Stop writers at so many bytes more than the tree was made with."""
+        if limit_bytes is None:
+            return
+        if not self.holds_quota:
+            raise Unsupported(NO_QUOTA)
+        self._quota.limit(tree, limit_bytes)
+
+    def used_bytes(self, tree: Path) -> int:
+        """Return what was written to the tree itself and is still held by it or its snapshots."""
+        return self.spaces([tree])[0].private_bytes
+
+    def spaces(self, trees: Sequence[Path]) -> list[Space]:
+        """Return what was written to each tree; without quotas, by counting."""
+        if not self.holds_quota:
+            return as_owner(tree_sizes, list(trees))
+        return [Space(used, used) for used in map(self._quota.used_bytes, trees)]
+
+    def sync(self) -> None:
+        """Write out everything on this filesystem."""
+        try:
+            sync(self.root)
+        except OSError as error:
+            raise HostError(f"{self.root} cannot be written out: {error.strerror}") from error
+
+
+class Quota:
+    """Simple quotas: every block is counted for the subvolume that wrote it, while anybody has it.
+
+    A limit is set on a group of its own around each subvolume: subvolumes that a sandbox makes
+    inside one join that group, and would be without a limit otherwise.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._settings = Path("/sys/fs/btrfs") / str(calls.filesystem_id(root)) / "qgroups"
+        self.is_on = self._read_mode() == "squota"
+
+    def _read_mode(self) -> str:
+        try:
+            return (self._settings / "mode").read_text().strip()
+        except OSError:
+            # Never turned on, or a kernel that has no simple ones.
+            return ""
+
+    def limit(self, tree: Path, limit_bytes: int) -> None:
+        """Put a group with a limit around a subvolume."""
+        number = calls.subvolume_id(tree)
+        calls.create_group(self._root, calls.group_above(number))
+        calls.join_group(self._root, number, calls.group_above(number))
+        calls.limit_group(self._root, calls.group_above(number), limit_bytes)
+
+    def used_bytes(self, tree: Path) -> int:
+        """Return what is counted for a subvolume, and for those that were made inside it."""
+        if not tree.exists():
+            return 0
+        number = calls.subvolume_id(tree)
+        for name in (f"1_{number}", f"0_{number}"):
+            try:
+                return int((self._settings / name / "referenced").read_text())
+            except FileNotFoundError:
+                continue
+        return 0
+
+    def leave(self, tree: Path) -> None:
+        """Take a subvolume that is to go out of its group; what it wrote may live on."""
+        if self.is_on:
+            number = calls.subvolume_id(tree)
+            if (self._settings / f"1_{number}").exists():
+                calls.leave_group(self._root, number, calls.group_above(number))
+
+    def tidy(self) -> None:
+        """Remove groups that nobody is in."""
+        if not self.is_on:
+            return
+        groups = {path.name for path in self._settings.iterdir() if path.is_dir()}
+        for name in groups:
+            level, _, number = name.partition("_")
+            if level == "1" and f"0_{number}" not in groups:
+                # Busy while there is something of a subvolume that a sandbox made inside.
+                with suppress(OSError):
+                    calls.destroy_group(self._root, calls.group_above(int(number)))
