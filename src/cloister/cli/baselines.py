@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote as percent
@@ -16,7 +16,7 @@ from cloister.sandbox.parcel import Summary
 
 if TYPE_CHECKING:
     from cloister.store import Store
-    from cloister.store.changes import Baseline
+    from cloister.store.changes import Baseline, Mark, Plan
 
 
 class Recording:
@@ -47,21 +47,22 @@ class Recording:
         await asyncio.to_thread(self._write, left_out)
 
     def _write(self, left_out: set[bytes]) -> None:
-        self._place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        fresh = self._place.with_suffix(".new")
-        with open(fresh, "wb") as file:
-            file.writelines(self._lines(left_out))
-        fresh.replace(self._place)
-
-    def _lines(self, left_out: set[bytes]) -> Iterator[bytes]:
-        from cloister.store.changes import Baseline
-
         marks = {
             path: mark
             for path, mark in self._baseline.marks.items()
             if left_out.isdisjoint(_and_above(path))
         }
-        yield from Baseline(marks).lines()
+        _write(self._place, marks)
+
+
+def _write(place: Path, marks: Mapping[bytes, Mark]) -> None:
+    from cloister.store.changes import Baseline
+
+    place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    fresh = place.with_suffix(".new")
+    with open(fresh, "wb") as file:
+        file.writelines(Baseline(marks).lines())
+    fresh.replace(place)
 
 
 def _and_above(path: bytes) -> Iterator[bytes]:
@@ -88,6 +89,20 @@ def read(store: Store, name: str, target: str) -> Baseline | None:
             return Baseline.read(file)
     except FileNotFoundError:
         return None
+
+
+def renew(store: Store, name: str, target: str, baseline: Baseline, done: Plan) -> None:
+    """Say after an apply what the host has now: what it was given, and else what it had."""
+    marks = dict(baseline.marks)
+    gone = {step.path for step in done.steps if step.had_directory and not step.makes_directory}
+    if gone:
+        marks = {path: mark for path, mark in marks.items() if gone.isdisjoint(_and_above(path))}
+    for step in done.steps:
+        if step.after is None:
+            marks.pop(step.path, None)
+        else:
+            marks[step.path] = step.after
+    _write(place_of(store, name, target), marks)
 
 
 def hand_on(store: Store, name: str, fork: str) -> None:

@@ -6,7 +6,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from cloister.cli.wanted import Wanted, parse_options
 from cloister.errors import Busy, NotFound, RequestError
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from cloister.store import KeptSandbox, Store
     from cloister.store.changes import Owners, Skeleton, Stratum
 
-    Compared = tuple[tuple[Stratum, ...], Skeleton, Owners]
+Compared: TypeAlias = "tuple[tuple[Stratum, ...], Skeleton, Owners]"
 
 
 async def find_kept(name: str) -> tuple[Store, KeptSandbox]:

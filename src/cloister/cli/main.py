@@ -8,7 +8,9 @@ import sys
 import click
 
 import cloister
+from cloister.cli.apply import apply
 from cloister.cli.completion import completion
+from cloister.cli.diff import diff, export
 from cloister.cli.doctor import doctor
 from cloister.cli.exec import exec_
 from cloister.cli.failures import report
@@ -49,7 +51,7 @@ def commands() -> None:
 
 for command in (
     *(run, shell, ps, start, stop, exec_, pause, resume, ls, rm, hold),
-    *(snapshot, snapshots, fork, rewind),
+    *(snapshot, snapshots, fork, rewind, diff, export, apply),
     *(doctor, verify, setup, completion),
 ):
     commands.add_command(command)

@@ -1,0 +1,135 @@
+"""`cloister apply`: what a kept sandbox made of a directory, put on that directory of the host."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+
+from cloister.cli import baselines, session
+from cloister.cli.kept import Compared, compared_trees, find_kept
+from cloister.cli.progress import Waiting
+from cloister.cli.telling import note
+from cloister.errors import RequestError
+from cloister.model import parse_absolute_path, quote
+from cloister.store.changes import Applied, Baseline, Plan, perform, plan_apply
+from cloister.store.stand_in import as_owner
+
+_SHOWN = 200
+
+
+@click.command()
+@click.option("--from", "below", metavar="PATH", default="/workspace", help="The directory inside.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--dry-run", is_flag=True, help="Show what would be done, and do nothing.")
+@click.option("--skip-refused", is_flag=True, help="Leave out what may not be put on a host.")
+@click.option("--json", "as_json", is_flag=True, help="Print what was done as one JSON object.")
+@click.argument("name")
+@click.argument("directory", type=click.Path(exists=True, file_okay=False, path_type=Path))
+def apply(
+    name: str,
+    directory: Path,
+    below: str,
+    yes: bool,
+    dry_run: bool,
+    skip_refused: bool,
+    as_json: bool,
+) -> int:
+    """Put what the kept sandbox NAME changed below /workspace on the host's DIRECTORY.
+
+    What would be done is shown first, and asked about on a terminal. Nothing is done if the host
+    has changed one of the same paths since it was copied in, or if it cannot all be done. Only
+    what is inside DIRECTORY is written, and never through a link.
+
+    For example: `cloister apply task-42 .`
+    """
+    tree = parse_absolute_path(below, "--from")
+    asked = _Asked(yes, dry_run, skip_refused, as_json)
+    return session.run_until_signal(lambda: _apply(name, directory, tree, asked))
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    yes: bool
+    dry_run: bool
+    skip_refused: bool
+    as_json: bool
+
+
+async def _apply(name: str, directory: Path, below: str, asked: _Asked) -> int:
+    store, _ = await find_kept(name)
+    baseline = await asyncio.to_thread(baselines.read, store, name, below)
+    if not asked.yes and not asked.dry_run and not session.is_terminal(0):
+        raise click.UsageError("nobody is here to ask; add --yes, or --dry-run to look first")
+    async with compared_trees(name) as compared:
+        with Waiting(f"comparing {below} with {directory}"):
+            plan = await asyncio.to_thread(
+                as_owner, _plan, compared, directory.absolute(), below, baseline
+            )
+        if not asked.as_json:
+            _show(plan)
+        _require_agreed(plan, name, asked)
+        if not plan.steps or asked.dry_run:
+            return _tell(plan, 0, asked)
+        if not asked.yes and not await asyncio.to_thread(_confirm, plan):
+            note("nothing was done")
+            return 1
+        with Waiting(f"writing to {directory}"):
+            done = await asyncio.to_thread(as_owner, _perform, plan, asked.skip_refused)
+    if baseline is not None:
+        # What was put there is from now on what the host had.
+        await asyncio.to_thread(baselines.renew, store, name, below, baseline, plan)
+    return _tell(plan, done.steps, asked)
+
+
+def _plan(compared: Compared, directory: Path, below: str, baseline: Baseline | None) -> Plan:
+    strata, skeleton, owners = compared
+    return plan_apply(strata, directory, skeleton, owners, below=below, baseline=baseline)
+
+
+def _perform(plan: Plan, skip_refused: bool) -> Applied:
+    return perform(plan, leave_out_refused=skip_refused)
+
+
+def _show(plan: Plan) -> None:
+    count = 0
+    for line in plan.display():
+        count += 1
+        if count <= _SHOWN or line.startswith(("conflict", "refused")):
+            click.echo(line)
+    if len(plan.steps) > _SHOWN:
+        click.echo(f"and {len(plan.steps) - _SHOWN} more")
+
+
+def _require_agreed(plan: Plan, name: str, asked: _Asked) -> None:
+    if plan.conflicts:
+        first = plan.conflicts[0].display()
+        raise RequestError(
+            f"{len(plan.conflicts)} paths of {plan.directory} cannot be changed, the first is "
+            f"{first}; nothing was done: move them away, or take the changes with "
+            f"`cloister export {name} --as patch`"
+        )
+    if plan.refused and not asked.skip_refused:
+        raise RequestError(
+            f"{len(plan.refused)} paths may not be put on a host, the first is "
+            f"{plan.refused[0].display()}; nothing was done: add --skip-refused to leave them out"
+        )
+
+
+def _confirm(plan: Plan) -> bool:
+    return click.confirm(f"change {len(plan.steps)} paths in {quote(str(plan.directory))}?")
+
+
+def _tell(plan: Plan, done: int, asked: _Asked) -> int:
+    if asked.as_json:
+        steps = [each.display() for each in plan.steps]
+        refused = [each.display() for each in plan.refused]
+        click.echo(json.dumps({"steps": steps, "refused": refused, "done": done}))
+    elif not plan.steps:
+        click.echo("nothing to do")
+    elif done:
+        click.echo(f"{done} paths changed in {plan.directory}")
+    return 0

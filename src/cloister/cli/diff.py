@@ -1,0 +1,147 @@
+"""`cloister diff` and `cloister export`: exactly what a kept sandbox changed, shown or written."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from cloister.cli import session
+from cloister.cli.changes import (
+    to_descriptor,
+    to_standard_output,
+    write_archive,
+    write_listing,
+    write_patch,
+)
+from cloister.cli.kept import Compared, compared_trees
+from cloister.cli.progress import Waiting
+from cloister.cli.telling import note
+from cloister.errors import HostError
+from cloister.model import parse_absolute_path
+from cloister.model.changes import escape
+
+if TYPE_CHECKING:
+    from cloister.store.changes import Written
+
+
+@click.command()
+@click.option("--patch", "as_patch", is_flag=True, help="Show the text that changed, as git does.")
+@click.option("--stat", is_flag=True, help="Show only how much changed.")
+@click.option("--json", "as_json", is_flag=True, help="Print the changes as a JSON list.")
+@click.argument("name")
+@click.argument("path", default="/")
+def diff(name: str, path: str, as_patch: bool, stat: bool, as_json: bool) -> int:
+    """Show what the kept sandbox NAME changed since its image, all of it or below PATH.
+
+    Lines begin with A for added, C for changed and D for deleted, and say in what a path differs:
+    content, mode, owner, link, type or extended attributes.
+
+    For example: `cloister diff task-42 /workspace --patch | less`
+    """
+    if as_patch and (stat or as_json):
+        raise click.UsageError("--patch excludes --stat and --json; leave one of them out")
+    below = parse_absolute_path(path, "PATH")
+    form = "text"
+    if stat:
+        form = "stat-json" if as_json else "stat"
+    elif as_json:
+        form = "json"
+    return session.run_until_signal(lambda: _diff(name, below, form, as_patch))
+
+
+async def _diff(name: str, below: str, form: str, as_patch: bool) -> int:
+    async with compared_trees(name) as compared:
+        if as_patch:
+            await to_standard_output(write_patch, compared, below, False)
+        else:
+            await to_standard_output(write_listing, compared, below, form)
+    return 0
+
+
+@click.command()
+@click.option(
+    "--as",
+    "form",
+    type=click.Choice(["patch", "tar", "oci"]),
+    required=True,
+    help="A patch for `git apply`, a tar of what is there now, or an image layer.",
+)
+@click.option("--output", "-o", metavar="FILE", help="Write to a file, and not to standard output.")
+@click.option("--below", metavar="PATH", default="/", help="Only what is below a path inside.")
+@click.option("--json", "as_json", is_flag=True, help="Print what was written as a JSON object.")
+@click.argument("name")
+def export(name: str, form: str, output: str | None, below: str, as_json: bool) -> int:
+    """Write what the kept sandbox NAME changed: what leaves it, and nothing else.
+
+    Paths in it are relative to what --below names. A tar holds what was added and changed; an
+    image layer (oci) also says what was deleted. Binary files are in a patch too.
+
+    For example: `cloister export task-42 --as patch --below /workspace -o task-42.patch`
+    """
+    tree = parse_absolute_path(below, "--below")
+    if output is None:
+        if as_json:
+            raise click.UsageError("--json needs --output: standard output has the export itself")
+        if form != "patch" and session.is_terminal(1):
+            raise click.UsageError("a tar is not for a terminal; name a file with --output")
+    return session.run_until_signal(lambda: _export(name, form, output, tree, as_json))
+
+
+async def _export(name: str, form: str, output: str | None, below: str, as_json: bool) -> int:
+    async with compared_trees(name) as compared:
+        if output is None:
+            if form == "patch":
+                await to_standard_output(write_patch, compared, below, True)
+            else:
+                _tell_left_out(
+                    await to_standard_output(write_archive, compared, below, _style(form))
+                )
+            return 0
+        with Waiting(f"writing {output}"):
+            written = await _write_file(Path(output), form, compared, below)
+    _tell_left_out(written)
+    if as_json:
+        described: dict[str, object] = {"file": output, "bytes": os.path.getsize(output)}
+        if written is not None:
+            described |= {"entries": written.entries, "digest": written.digest}
+            described["left_out"] = written.left_out_total
+        click.echo(json.dumps(described))
+    return 0
+
+
+def _style(form: str) -> str:
+    return "oci" if form == "oci" else "plain"
+
+
+async def _write_file(target: Path, form: str, compared: Compared, below: str) -> Written | None:
+    """Write the file whole or not at all."""
+    fresh = target.with_name(f".{target.name}.{os.getpid()}.new")
+    try:
+        fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+    except OSError as error:
+        raise HostError(f"{target} cannot be written: {error.strerror}") from error
+    try:
+        try:
+            if form == "patch":
+                written = None
+                await to_descriptor(fd, write_patch, compared, below, True)
+            else:
+                written = await to_descriptor(fd, write_archive, compared, below, _style(form))
+        finally:
+            os.close(fd)
+        fresh.rename(target)
+    except BaseException:
+        fresh.unlink(missing_ok=True)
+        raise
+    return written
+
+
+def _tell_left_out(written: Written | None) -> None:
+    if written is not None and written.left_out_total:
+        path, why = written.left_out[0]
+        more = f", and {written.left_out_total - 1} more" if written.left_out_total > 1 else ""
+        note(f"not in the archive: {escape(path)} ({why}){more}")
