@@ -57,6 +57,57 @@ async def test_a_daemon_lives_on_when_its_program_simply_ends(sandbox: Sandbox) 
     assert taken.ok
 
 
+async def leave_daemon(sandbox: Sandbox, name: str) -> None:
+    """Run a program that ends and leaves a daemon, which holds the lock `name`."""
+    leave = f"setsid flock /workspace/{name} sleep 1000 >/dev/null 2>&1 & echo"
+    (await sandbox.run(leave)).check()
+    taken = f"while flock -n /workspace/{name} true; do :; done"
+    (await sandbox.run(taken, timeout=60)).check()
+
+
+async def lives(sandbox: Sandbox, name: str) -> bool:
+    return not (await sandbox.run(["flock", "-n", f"/workspace/{name}", "true"])).ok
+
+
+async def test_ending_a_program_leaves_the_daemons_of_earlier_ones(sandbox: Sandbox) -> None:
+    await leave_daemon(sandbox, "earlier")
+    assert (await sandbox.run(COMMAND, timeout=0.5)).reason is Reason.TIMEOUT
+    assert await lives(sandbox, "earlier")
+
+
+async def test_ending_a_program_leaves_the_daemons_of_those_run_meanwhile(
+    sandbox: Sandbox, gate, wait_released
+) -> None:
+    door = await gate(sandbox)
+    started = await sandbox.start("setsid flock /workspace/started sleep 1000 & wait")
+    running = asyncio.create_task(sandbox.run(COMMAND))
+    await door.wait_passed()
+    await leave_daemon(sandbox, "meanwhile")
+    await sandbox.files.write("/workspace/written", "meanwhile")
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    await require_tree_gone(sandbox, wait_released)
+    assert await lives(sandbox, "meanwhile")
+    assert await lives(sandbox, "started")
+    started.kill()
+    assert (await started.wait()).reason is Reason.CANCELLED
+    await wait_released(sandbox, "/workspace/started")
+    assert await lives(sandbox, "meanwhile")
+
+
+async def test_ending_one_of_two_runs_leaves_the_other(sandbox: Sandbox, gate) -> None:
+    door = await gate(sandbox)
+    first = asyncio.create_task(sandbox.run(COMMAND))
+    await door.wait_passed()
+    assert (await sandbox.run(["sleep", "1000"], timeout=0.2)).reason is Reason.TIMEOUT
+    assert await lives(sandbox, "program")
+    assert await lives(sandbox, "daemon")
+    first.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await first
+
+
 async def test_output_until_the_timeout_is_kept(sandbox: Sandbox) -> None:
     result = await sandbox.run("echo before; sleep 1000; echo after", timeout=0.5)
     assert (result.stdout, result.reason) == ("before\n", Reason.TIMEOUT)

@@ -154,6 +154,19 @@ async def test_usage_is_in_every_result(sandbox: Sandbox) -> None:
     assert idle.cpu_user_s + idle.cpu_system_s < usage.cpu_user_s + usage.cpu_system_s
 
 
+async def test_usage_counts_what_was_orphaned_and_ended(sandbox: Sandbox) -> None:
+    burn = "for n in range(2_000_000): pass"
+    orphan = f"import os\nif os.fork() == 0:\n {burn}\n print(1, flush=True)\nos._exit(0)"
+    shell = 'python3 -c "$0" | cat; sleep 0.05; exit 0'
+    alone = (await sandbox.run(["python3", "-c", burn])).check().usage
+    for _ in range(2):
+        usage = (await sandbox.run(["sh", "-c", shell, orphan])).check().usage
+        assert usage.cpu_user_s > alone.cpu_user_s / 2
+        assert usage.processes >= 4
+        # The second time round there is a daemon left, and so a keeper.
+        (await sandbox.run("setsid sleep 1000 >/dev/null 2>&1 & echo")).check()
+
+
 async def test_usage_counts_the_children_too(sandbox: Sandbox) -> None:
     burn = "python3 -c 'for n in range(2_000_000): pass'"
     usage = (await sandbox.run(f"{burn} & {burn} & wait")).check().usage
@@ -190,5 +203,5 @@ async def test_processes_see_only_those_of_their_sandbox(sandbox: Sandbox) -> No
     )
     seen = json.loads((await sandbox.run(["python3", "-c", source])).stdout)
     assert 1 in seen
-    # The guest, the keeper of this run, and the run itself.
-    assert len(seen) == 3
+    # The guest and the run itself.
+    assert len(seen) == 2

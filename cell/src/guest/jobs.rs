@@ -1,5 +1,6 @@
 //! What is running on the host's request: who it is, whether it has started, how it ended.
 
+use super::account::{exited, Used};
 use super::duct::Duct;
 use super::link::Link;
 use super::slots::{Said, Slots};
@@ -8,9 +9,9 @@ use super::tree;
 use crate::sys::fd::{self, Wait};
 use crate::sys::kept::{Launch, Stack};
 use crate::sys::process::{Ended, Pid};
-use crate::sys::{libc, mount, process};
-use crate::wire::message::{Exited, Reach, ToHost};
-use std::collections::HashMap;
+use crate::sys::{libc, process};
+use crate::wire::message::{Reach, ToHost};
+use std::collections::{HashMap, HashSet};
 use std::io;
 use std::os::unix::io::{AsRawFd, OwnedFd};
 
@@ -21,47 +22,80 @@ pub struct Terminal {
     pub master: OwnedFd,
 }
 
+/// Whose child a job is, and so how its tree is found.
+#[derive(Clone, Copy, PartialEq)]
+pub enum Kind {
+    /// A program that is our own child. There is at most one, and it was started when we had no
+    /// plain child: whatever has been adopted since is what it orphaned.
+    Direct,
+    /// A program under a keeper, which adopts what it orphans.
+    Kept,
+    /// A file operation, which starts nothing.
+    Clerk,
+}
+
 pub struct Job {
-    /// The keeper's process, or the clerk's own.
+    pub kind: Kind,
+    /// The program's process, its keeper's, or the clerk's.
     pub pid: Pid,
     pub slot: usize,
-    /// Processes the sandbox had ever started when this one began.
-    pub before: u32,
-    /// What a program was started with, in use until its keeper has been reaped. None: a clerk.
+    /// What a program was started with, in use until `pid` has been reaped. None: a clerk.
     pub launch: Option<Box<Launch>>,
     pub terminal: Option<Terminal>,
     /// Ends when the program has been executed.
     pub starting: Option<OwnedFd>,
     /// The program itself, once its keeper has been killed under it.
-    pub orphan: Option<Pid>,
+    orphan: Option<Pid>,
+    /// What was used by the orphans of a direct one that we have reaped.
+    used: Used,
+}
+
+impl Job {
+    pub fn new(kind: Kind, pid: Pid, slot: usize) -> Job {
+        Job {
+            kind,
+            pid,
+            slot,
+            launch: None,
+            terminal: None,
+            starting: None,
+            orphan: None,
+            used: Used::default(),
+        }
+    }
 }
 
 pub struct Jobs {
     pub slots: Slots,
     by_id: HashMap<u32, Job>,
+    /// Keepers whose program has ended and left something running, and what they stand on.
+    staying: HashMap<Pid, Option<Stack>>,
     load: OwnedFd,
+    null: OwnedFd,
     stacks: Vec<Stack>,
 }
 
 impl Jobs {
-    pub fn new() -> io::Result<Jobs> {
+    pub fn new(null: OwnedFd) -> io::Result<Jobs> {
+        let stack = Stack::new()?;
+        stack.touch();
+        let mut slots = Slots::new()?;
+        if let Some(slot) = slots.take() {
+            slots.give_back(slot);
+        }
         Ok(Jobs {
-            slots: Slots::new()?,
+            slots,
             by_id: HashMap::new(),
+            staying: HashMap::new(),
             load: fd::open("/proc/loadavg", libc::O_RDONLY, 0)?,
-            stacks: Vec::new(),
+            null,
+            stacks: vec![stack],
         })
     }
 
-    /// Get ready for the first start while nobody waits for it.
-    pub fn warm(&mut self) -> io::Result<()> {
-        let stack = Stack::new()?;
-        stack.touch();
-        self.stacks.push(stack);
-        if let Some(slot) = self.slots.take() {
-            self.slots.give_back(slot);
-        }
-        Ok(())
+    /// What a program without input reads. Opened once: the way there takes longer than a clone.
+    pub fn no_input(&self) -> io::Result<OwnedFd> {
+        fd::dup_above(self.null.as_raw_fd(), 3)
     }
 
     /// Stacks for a start: used before if there are any, which spares the kernel the mapping.
@@ -69,12 +103,17 @@ impl Jobs {
         self.stacks.pop().map_or_else(Stack::new, Ok)
     }
 
+    /// Whether a program may be our own child: nobody else's orphans are, nor ever will be.
+    pub fn may_start_directly(&self) -> bool {
+        !process::has_plain_children()
+    }
+
     pub fn insert(&mut self, id: u32, job: Job) {
         self.by_id.insert(id, job);
     }
 
-    /// The last process number given out in this namespace: numbers rise, so differences count.
-    pub fn processes_so_far(&self) -> u32 {
+    /// The last process number given out in this namespace.
+    fn last_number(&self) -> u32 {
         let mut buffer = [0u8; 128];
         let n = fd::pread(self.load.as_raw_fd(), &mut buffer, 0).unwrap_or(0);
         let text = String::from_utf8_lossy(&buffer[..n]);
@@ -99,7 +138,7 @@ impl Jobs {
             if let Some((id, job)) = found {
                 job.starting = None;
                 if !matches!(self.slots.said(job.slot), Said::Failed { .. }) {
-                    link.say(*id, &ToHost::Started { pid: self.slots.pid(job.slot) as u32 })?;
+                    link.say(*id, &ToHost::Started { pid: program_of(job, &self.slots) as u32 })?;
                 }
             }
         }
@@ -112,11 +151,15 @@ impl Jobs {
             // It ended while the request was on its way.
             None => return,
         };
-        let program = if job.launch.is_some() { self.slots.pid(job.slot) } else { job.pid };
+        let program = program_of(job, &self.slots);
         let outcome = match reach {
             Reach::Tree => {
                 self.slots.doom(job.slot);
-                tree::kill(job.pid, job.launch.is_some())
+                match job.kind {
+                    Kind::Direct => tree::kill(process::getpid(), true, &self.others(job)),
+                    Kind::Kept => tree::kill(job.pid, program != job.pid, &HashSet::new()),
+                    Kind::Clerk => tree::kill(job.pid, false, &HashSet::new()),
+                }
             }
             Reach::Group if program > 1 => process::kill(-program, signal),
             Reach::Process if program > 1 => process::kill(program, signal),
@@ -124,6 +167,13 @@ impl Jobs {
         };
         // The only failure is that nobody was left to receive it.
         drop(outcome);
+    }
+
+    /// Our children that are not this job's.
+    fn others(&self, job: &Job) -> HashSet<Pid> {
+        let others = self.by_id.values().filter(|other| other.pid != job.pid);
+        let theirs = others.flat_map(|other| Some(other.pid).into_iter().chain(other.orphan));
+        theirs.chain(self.staying.keys().copied()).collect()
     }
 
     pub fn resize(&self, id: u32, rows: u16, cols: u16) {
@@ -143,30 +193,60 @@ impl Jobs {
                 .map(|(id, _)| *id);
             if let Some(id) = found {
                 self.ended(id, &ended, link, ducts)?;
+            } else if let Some(stack) = self.staying.remove(&ended.pid) {
+                self.put_away(stack);
+            } else if let Some(job) = self.by_id.values_mut().find(|job| job.kind == Kind::Direct) {
+                job.used.add(&ended.usage);
+            }
+        }
+        self.part(link, ducts)
+    }
+
+    /// Part with the programs that have ended while their keeper stays.
+    fn part(&mut self, link: &mut Link, ducts: &mut [Duct]) -> io::Result<()> {
+        let kept = self.by_id.iter().filter(|(_, job)| job.kind == Kind::Kept);
+        let left = kept.filter_map(|(id, job)| match self.slots.said(job.slot) {
+            Said::Left(status, usage) => Some((*id, Ended { pid: job.pid, status, usage })),
+            _ => None,
+        });
+        for (id, ended) in left.collect::<Vec<_>>() {
+            if let Some(job) = self.by_id.get_mut(&id) {
+                self.staying.insert(job.pid, job.launch.take().map(|launch| launch.into_stack()));
+                self.ended(id, &ended, link, ducts)?;
             }
         }
         Ok(())
     }
 
+    fn put_away(&mut self, stack: Option<Stack>) {
+        if self.stacks.len() < SPARE_STACKS {
+            self.stacks.extend(stack);
+        }
+    }
+
     fn ended(&mut self, id: u32, ended: &Ended, link: &mut Link, ducts: &mut [Duct]) -> io::Result<()> {
+        let last_number = self.last_number();
         let job = match self.by_id.get_mut(&id) {
             None => return Ok(()),
             Some(job) => job,
         };
-        let before = job.before;
-        let killed_keeper = matches!(self.slots.said(job.slot), Said::Nothing);
+        job.used.add(&ended.usage);
+        let program = program_of(job, &self.slots);
+        let killed_keeper = program != job.pid && matches!(self.slots.said(job.slot), Said::Nothing);
         let message = match self.slots.said(job.slot) {
             Said::Failed { errno, step, detail } => {
                 let step = STEPS.get(usize::from(step)).copied().unwrap_or("");
                 ToHost::Failed { errno: errno as u32, step: step.as_bytes().to_vec(), detail }
             }
-            Said::Ended(status) => self.exited(before, status, ended),
-            Said::Nothing if job.launch.is_some() && job.orphan.is_none() && self.slots.pid(job.slot) > 0 => {
+            Said::Ended(status) | Said::Left(status, _) => {
+                exited(&job.used, status, processes(job, program, last_number))
+            }
+            Said::Nothing if killed_keeper && job.orphan.is_none() && program > 0 => {
                 // The keeper was killed; the program is now our own child.
-                job.orphan = Some(self.slots.pid(job.slot));
+                job.orphan = Some(program);
                 return Ok(());
             }
-            Said::Nothing => self.exited(before, ended.status, ended),
+            Said::Nothing => exited(&job.used, ended.status, processes(job, program, last_number)),
         };
         for duct in ducts.iter_mut().filter(|duct| duct.job == id) {
             duct.last_words();
@@ -176,29 +256,10 @@ impl Jobs {
             match job.launch.take() {
                 // Its program may still be between clone and execute, in our memory.
                 Some(launch) if killed_keeper => std::mem::forget(launch),
-                Some(launch) if self.stacks.len() < SPARE_STACKS => self.stacks.push(launch.into_stack()),
-                _ => {}
+                launch => self.put_away(launch.map(|launch| launch.into_stack())),
             }
         }
         link.say(id, &message)
-    }
-
-    fn exited(&self, before: u32, status: i32, ended: &Ended) -> ToHost {
-        let micros = |time: libc::timeval| time.tv_sec as u64 * 1_000_000 + time.tv_usec as u64;
-        let signal = status & 0x7F;
-        let code = if signal == 0 { (status >> 8 & 0xFF) as u32 } else { 0 };
-        ToHost::Exited(Exited {
-            code,
-            signal: signal as u8,
-            flags: if status == 0 { 0 } else { fullness() },
-            user_us: micros(ended.usage.ru_utime),
-            system_us: micros(ended.usage.ru_stime),
-            peak_kib: ended.usage.ru_maxrss as u64,
-            read_blocks: ended.usage.ru_inblock as u64,
-            written_blocks: ended.usage.ru_oublock as u64,
-            // The keeper is ours, not the program's.
-            processes: self.processes_so_far().saturating_sub(before + 1),
-        })
     }
 
     /// A connection made by `dial` is over when both directions are.
@@ -210,13 +271,17 @@ impl Jobs {
     }
 }
 
-/// Whether the disk was full when something failed: bit 0 for bytes, bit 1 for inodes.
-fn fullness() -> u8 {
-    match mount::space(b"/") {
-        Ok([size, blocks, free, _, free_inodes]) => {
-            let nearly = free * size < 64 * 1024 || free < blocks / 2048;
-            u8::from(nearly) | u8::from(free_inodes == 0) << 1
-        }
-        Err(_) => 0,
+/// The program's own process; 0 while its keeper has not said. It is the keeper's own where there
+/// was no room for two.
+fn program_of(job: &Job, slots: &Slots) -> Pid {
+    match job.kind {
+        Kind::Kept => slots.pid(job.slot),
+        Kind::Direct | Kind::Clerk => job.pid,
     }
+}
+
+/// How many processes there have been since the program began, itself included. Numbers rise, so
+/// that differences count; a keeper is ours, not the program's.
+fn processes(job: &Job, program: Pid, last_number: u32) -> u32 {
+    last_number.saturating_sub(job.pid as u32 - u32::from(program == job.pid))
 }

@@ -3,6 +3,7 @@
 //! One thread, one loop. It never executes a program itself: a process that was executed inside
 //! its user namespace could be traced by a guest root, one that was only cloned cannot.
 
+mod account;
 mod clerk;
 mod duct;
 mod jobs;
@@ -13,6 +14,7 @@ mod tree;
 
 use crate::plan::Plan;
 use crate::sys::fd::{self, Wait};
+use crate::sys::kept::KEEPER_SIGNAL;
 use crate::sys::{libc, process};
 use crate::wire::message::{ToGuest, ToHost};
 use crate::wire::GENERATION;
@@ -76,10 +78,14 @@ pub fn serve(control: OwnedFd, plan: &Plan, facts: Vec<u8>) -> ! {
 
 fn run(control: OwnedFd, house: House, facts: Vec<u8>) -> io::Result<()> {
     process::set_name("cloister-guest")?;
-    let signals = process::child_signals()?;
-    let mut guest = Guest { house, link: Link::new(control)?, jobs: Jobs::new()?, ducts: Vec::new() };
-    guest.link.say(0, &ToHost::Hello { generation: GENERATION, facts })?;
-    guest.jobs.warm()?;
+    let mut link = Link::new(control)?;
+    link.say(0, &ToHost::Hello { generation: GENERATION, facts })?;
+    // Everything for the first program is made ready while the host reads that.
+    let null = fd::open("/dev/null", libc::O_RDONLY, 0)?;
+    // Taken, so that no stream is given a number that another has to have in the program.
+    let _low = [fd::dup_above(null.as_raw_fd(), 0)?, fd::dup_above(null.as_raw_fd(), 0)?];
+    let signals = process::signal_descriptor(&[libc::SIGCHLD, KEEPER_SIGNAL])?;
+    let mut guest = Guest { house, link, jobs: Jobs::new(null)?, ducts: Vec::new() };
     let mut waits: Vec<Wait> = Vec::new();
     loop {
         waits.clear();
@@ -94,15 +100,16 @@ fn run(control: OwnedFd, house: House, facts: Vec<u8>) -> io::Result<()> {
         let hurry = guest.ducts.iter().any(|duct| duct.in_hurry(room));
         fd::poll(&mut waits, if hurry { 0 } else { -1 })?;
 
-        if waits[0].revents != 0 && !guest.serve_link(waits[0].revents)? {
-            return Ok(());
-        }
-        guest.serve_ducts(&waits[first_duct..])?;
         guest.jobs.serve_starting(&waits[2..first_duct], &mut guest.link)?;
+        // What has ended comes before what is to begin, which may then be started directly.
         if waits[1].revents != 0 {
             drain(&signals)?;
             guest.jobs.reap(&mut guest.link, &mut guest.ducts)?;
         }
+        if waits[0].revents != 0 && !guest.serve_link(waits[0].revents)? {
+            return Ok(());
+        }
+        guest.serve_ducts(&waits[first_duct..])?;
         guest.end_ducts()?;
     }
 }

@@ -1,7 +1,8 @@
 //! Where a forked child writes what became of it, in memory shared until it executes.
 
-use crate::sys::kept::Mailbox;
+use crate::sys::kept::{Mailbox, ENDED, FAILED, LEFT, NOTHING};
 use crate::sys::shared::SharedBytes;
+use crate::sys::{libc, process};
 use std::io;
 
 const SLOT: usize = 256;
@@ -19,8 +20,10 @@ const TEXT: usize = 16;
 /// What a child said before it ended.
 pub enum Said {
     Nothing,
-    /// The program ran; its wait status.
+    /// The program ran, and its keeper ends with it; its wait status.
     Ended(i32),
+    /// The program ran, and its keeper stays for what it left; its wait status, and what it used.
+    Left(i32, libc::rusage),
     Failed {
         errno: i32,
         step: u8,
@@ -45,6 +48,7 @@ impl Slots {
             status: NUMBER,
             failure: LENGTH,
             doomed: DOOMED,
+            usage: TEXT,
         }));
         Ok(Slots { bytes, mailbox, used: vec![false; COUNT] })
     }
@@ -70,7 +74,7 @@ impl Slots {
         self.number(index, NUMBER, errno);
         self.bytes.write(index * SLOT + LENGTH, &[detail.len() as u8, step]);
         self.bytes.write(index * SLOT + TEXT, detail);
-        self.bytes.write(index * SLOT + STATE, &[1]);
+        self.bytes.write(index * SLOT + STATE, &[FAILED]);
     }
 
     /// The program is to be killed, also if it does not exist yet.
@@ -87,8 +91,9 @@ impl Slots {
         let mut state = [0u8; 1];
         self.bytes.read(index * SLOT + STATE, &mut state);
         match state[0] {
-            0 => Said::Nothing,
-            2 => Said::Ended(self.get(index, NUMBER)),
+            NOTHING => Said::Nothing,
+            ENDED => Said::Ended(self.get(index, NUMBER)),
+            LEFT => Said::Left(self.get(index, NUMBER), self.usage(index)),
             _ => {
                 let mut head = [0u8; 2];
                 self.bytes.read(index * SLOT + LENGTH, &mut head);
@@ -98,6 +103,12 @@ impl Slots {
                 Said::Failed { errno: self.get(index, NUMBER), step: head[1], detail }
             }
         }
+    }
+
+    fn usage(&self, index: usize) -> libc::rusage {
+        let mut bytes = [0u8; std::mem::size_of::<libc::rusage>()];
+        self.bytes.read(index * SLOT + TEXT, &mut bytes);
+        process::usage_of(bytes)
     }
 
     fn number(&self, index: usize, offset: usize, value: i32) {

@@ -1,7 +1,7 @@
-//! Starting a program: streams or a terminal, a keeper, and the identity it is given.
+//! Starting a program: streams or a terminal, under whom, and the identity it is given.
 
 use super::duct::Duct;
-use super::jobs::{Job, Jobs, Terminal};
+use super::jobs::{Job, Jobs, Kind, Terminal};
 use super::{House, Refused};
 use crate::sys::kept::{Launch, Stack};
 use crate::sys::{cstring, fd, libc, mount, socket};
@@ -33,18 +33,20 @@ pub fn start(
 ) -> Result<(), Refused> {
     let streams = match start.pty {
         Some((rows, cols)) => terminal(house, id, start, rows, cols, fds).map_err(Refused::at("terminal"))?,
-        None if house.stream_transport => piped(id, start).map_err(Refused::at("streams"))?,
-        None => given(start, fds).map_err(Refused::at("streams"))?,
+        None if house.stream_transport => piped(jobs, id, start).map_err(Refused::at("streams"))?,
+        None => given(jobs, start, fds).map_err(Refused::at("streams"))?,
     };
     let numbers = [streams.child[0].as_raw_fd(), streams.child[1].as_raw_fd(), streams.child[2].as_raw_fd()];
     let stack = jobs.stack().map_err(Refused::at("execute"))?;
     let mut launch =
         prepare(house, start, numbers, streams.terminal.is_some(), stack).map_err(Refused::at("execute"))?;
     let told = if start.tell { Some(fd::pipe().map_err(Refused::at("streams"))?) } else { None };
-    let before = jobs.processes_so_far();
     let slot = jobs.slots.take().ok_or(Refused { step: "execute", errno: libc::EAGAIN })?;
     let (mailbox, place) = jobs.slots.mailbox(slot);
-    let pid = match launch.start(mailbox, place) {
+    // One that the host keeps a hold of is likely to live for long: it would only keep later ones
+    // from being started directly.
+    let kind = if !start.tell && jobs.may_start_directly() { Kind::Direct } else { Kind::Kept };
+    let pid = match launch.start(mailbox, place, kind == Kind::Kept) {
         Ok(pid) => pid,
         Err(error) => {
             jobs.slots.give_back(slot);
@@ -53,10 +55,11 @@ pub fn start(
     };
     ducts.extend(streams.ducts);
     let starting = told.map(|(read, _)| read);
-    jobs.insert(
-        id,
-        Job { pid, slot, before, launch: Some(launch), terminal: streams.terminal, starting, orphan: None },
-    );
+    let mut job = Job::new(kind, pid, slot);
+    job.launch = Some(launch);
+    job.terminal = streams.terminal;
+    job.starting = starting;
+    jobs.insert(id, job);
     Ok(())
 }
 
@@ -97,22 +100,22 @@ fn prepare(
     ))
 }
 
-fn given(start: &Start, fds: Vec<OwnedFd>) -> io::Result<Streams> {
+fn given(jobs: &Jobs, start: &Start, fds: Vec<OwnedFd>) -> io::Result<Streams> {
     let mut fds = fds.into_iter();
     let mut next = || fds.next().ok_or_else(|| io::Error::from_raw_os_error(libc::EBADF));
-    let stdin = if start.stdin { next()? } else { fd::open("/dev/null", libc::O_RDONLY, 0)? };
+    let stdin = if start.stdin { next()? } else { jobs.no_input()? };
     Ok(Streams { child: [stdin, next()?, next()?], ducts: Vec::new(), terminal: None })
 }
 
 /// Where descriptors cannot travel the guest makes the pipes and carries the bytes.
-fn piped(id: u32, start: &Start) -> io::Result<Streams> {
+fn piped(jobs: &Jobs, id: u32, start: &Start) -> io::Result<Streams> {
     let mut ducts = Vec::new();
     let stdin = if start.stdin {
         let (read, write) = fd::pipe()?;
         ducts.push(Duct::from_wire(id, STDIN, write)?);
         read
     } else {
-        fd::open("/dev/null", libc::O_RDONLY, 0)?
+        jobs.no_input()?
     };
     let mut out = |stream: u8| -> io::Result<OwnedFd> {
         let (read, write) = fd::pipe()?;

@@ -7,13 +7,13 @@ use std::io;
 use std::os::unix::io::AsRawFd;
 
 /// Stop every descendant until no new one appears, then kill them all: a stopped process cannot
-/// fork, so a fork bomb runs out of members. The root itself is killed unless it is a keeper,
-/// which ends by itself once its program has.
-pub fn kill(root: Pid, spare_root: bool) -> io::Result<()> {
+/// fork, so a fork bomb runs out of members. `others` and what is under them are left alone. The
+/// root itself is killed too unless it is to be spared, as a keeper, which ends by itself.
+pub fn kill(root: Pid, spare_root: bool, others: &HashSet<Pid>) -> io::Result<()> {
     let mut stopped: HashSet<Pid> = HashSet::new();
     loop {
         let mut fresh = 0;
-        for pid in descendants(root)? {
+        for pid in descendants(root, others)? {
             if stopped.insert(pid) {
                 fresh += 1;
                 signal(pid, libc::SIGSTOP)?;
@@ -39,14 +39,14 @@ fn signal(pid: Pid, signal: i32) -> io::Result<()> {
     }
 }
 
-fn descendants(root: Pid) -> io::Result<Vec<Pid>> {
+fn descendants(root: Pid, others: &HashSet<Pid>) -> io::Result<Vec<Pid>> {
     let mut children: HashMap<Pid, Vec<Pid>> = HashMap::new();
     let proc = fd::open("/proc", libc::O_RDONLY | libc::O_DIRECTORY, 0)?;
     for name in mount::names(proc, usize::MAX)? {
         let pid = std::str::from_utf8(&name).ok().and_then(|name| name.parse::<Pid>().ok());
         if let Some(pid) = pid {
             // None: it ended between the listing and the look.
-            if let Some(parent) = parent_of_living(pid) {
+            if let Some(parent) = parent_of_living(pid).filter(|_| !others.contains(&pid)) {
                 children.entry(parent).or_default().push(pid);
             }
         }

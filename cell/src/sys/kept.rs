@@ -1,12 +1,12 @@
-//! Starting a program under a keeper, both sharing this process's memory until the program is
-//! executed: nothing is copied, so nothing has to be copied back.
+//! Starting a program, as a child of this process or under a keeper. They share this process's
+//! memory until the program is executed: nothing is copied, so nothing has to be copied back.
 //!
 //! Between clone and execute these processes use the guest's own memory while the guest goes on.
 //! So they touch nothing but what `Launch` points to, allocate nothing, and make their system
 //! calls directly: a libc wrapper would write the guest's errno.
 
+use super::raw::{call, clone, exit};
 use super::shared::SharedBytes;
-use std::arch::asm;
 use std::ffi::CString;
 use std::io;
 use std::os::unix::io::RawFd;
@@ -20,9 +20,24 @@ pub struct Mailbox<'a> {
     pub status: usize,
     pub failure: usize,
     pub doomed: usize,
+    pub usage: usize,
 }
 
-/// Everything about a start, prepared beforehand. It must live until the keeper has been reaped.
+/// What the first byte of a slot says.
+pub const NOTHING: u8 = 0;
+pub const FAILED: u8 = 1;
+/// The program has ended, and its keeper does too.
+pub const ENDED: u8 = 2;
+/// The program has ended; its keeper stays for what the program left behind, and from now on
+/// touches nothing but its own stack.
+pub const LEFT: u8 = 3;
+
+/// How keepers and clerks report, so that plain children can be told from them: see
+/// `process::has_plain_children`.
+pub const KEEPER_SIGNAL: i32 = libc::SIGUSR1;
+
+/// Everything about a start, prepared beforehand. It must live until what `start` returned has been
+/// reaped.
 pub struct Launch {
     pub streams: [RawFd; 3],
     pub terminal: bool,
@@ -133,28 +148,38 @@ impl Launch {
         })
     }
 
-    /// Start the keeper, which starts the program. `mailbox` must outlive the keeper.
-    pub fn start(&mut self, mailbox: &'static Mailbox<'static>, slot: usize) -> io::Result<libc::pid_t> {
+    /// Start the program, as a child of this process or, `kept`, under a keeper, whose number is
+    /// then the one returned.
+    pub fn start(
+        &mut self,
+        mailbox: &'static Mailbox<'static>,
+        slot: usize,
+        kept: bool,
+    ) -> io::Result<libc::pid_t> {
         debug_assert!(self.strings.len() + 2 == self.argv.len() + self.env.len());
         self.mailbox = mailbox;
         self.slot = slot;
-        let flags = libc::CLONE_VM | libc::SIGCHLD;
-        // SAFETY: the keeper runs on its own stack, reads only `self`, which the caller keeps in
-        // place until the keeper has been reaped, and never returns.
-        let pid = unsafe { clone(flags, self.stack.keeper_top(), keeper, self as *const Launch as usize) };
+        let (signal, top, body): (i32, usize, extern "C" fn(usize) -> !) = if kept {
+            (KEEPER_SIGNAL, self.stack.keeper_top(), keeper)
+        } else {
+            (libc::SIGCHLD, self.stack.program_top(), program)
+        };
+        // SAFETY: the child runs on its own stack, reads only `self`, which the caller keeps in
+        // place until it has been reaped, and never returns.
+        let pid = unsafe { clone(libc::CLONE_VM | signal, top, body, self as *const Launch as usize) };
         if pid < 0 {
             return Err(io::Error::from_raw_os_error(-pid as i32));
         }
         Ok(pid as libc::pid_t)
     }
 
-    /// The stacks, for another start. The keeper must have been reaped.
+    /// The stacks, for another start once what runs on them has been reaped.
     pub fn into_stack(self) -> Stack {
         self.stack
     }
 
     fn mailbox(&self) -> &Mailbox<'static> {
-        // SAFETY: `start` set it to a reference that outlives the keeper.
+        // SAFETY: `start` set it to a reference that is never given up.
         unsafe { &*self.mailbox }
     }
 
@@ -162,12 +187,13 @@ impl Launch {
         let mailbox = self.mailbox();
         mailbox.bytes.write(self.slot + mailbox.status, &((-error) as i32).to_le_bytes());
         mailbox.bytes.write(self.slot + mailbox.failure, &[0, doing as u8]);
-        mailbox.bytes.write(self.slot, &[1]);
+        mailbox.bytes.write(self.slot, &[FAILED]);
         exit(127)
     }
 }
 
-/// Stands between the guest and the program: adopts what the program orphans, and waits.
+/// Stands between the guest and the program: adopts what the program orphans, and waits for all
+/// of it, also after the program has ended, so that it never becomes a child of the guest.
 extern "C" fn keeper(argument: usize) -> ! {
     // SAFETY: `start` passed a Launch that lives until this process has been reaped.
     let launch = unsafe { &*(argument as *const Launch) };
@@ -175,41 +201,69 @@ extern "C" fn keeper(argument: usize) -> ! {
     call(libc::SYS_prctl, [libc::PR_SET_CHILD_SUBREAPER as usize, 1, 0, 0, 0, 0]);
     let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD;
     // SAFETY: the program runs on its own stack while this process is suspended, until it executes.
-    let program = unsafe { clone(flags, launch.stack.program_top(), program, argument) };
-    if program < 0 {
-        launch.fail(Doing::Fork, program);
+    let started = unsafe { clone(flags, launch.stack.program_top(), program, argument) };
+    if started == -(libc::EAGAIN as isize) {
+        // No room for two: this process is the program then, and adopts what it orphans itself.
+        let own = call(libc::SYS_getpid, [0; 6]);
+        mailbox.bytes.write(launch.slot + mailbox.program, &(own as i32).to_le_bytes());
+        program(argument);
     }
-    mailbox.bytes.write(launch.slot + mailbox.program, &(program as i32).to_le_bytes());
+    if started < 0 {
+        launch.fail(Doing::Fork, started);
+    }
+    mailbox.bytes.write(launch.slot + mailbox.program, &(started as i32).to_le_bytes());
     // Nothing to hold, nothing to be able to do: it only waits.
     let closed = call(libc::SYS_close_range, [0, u32::MAX as usize, 0, 0, 0, 0]);
     if closed < 0 || set_capabilities(0) < 0 {
         exit(1);
     }
+    let mut status: i32 = 0;
     loop {
-        let mut status: i32 = 0;
-        let ended = call(
-            libc::SYS_wait4,
-            [usize::MAX, &mut status as *mut i32 as usize, libc::__WALL as usize, 0, 0, 0],
-        );
-        if ended == program {
-            let mut said = [0u8; 1];
-            mailbox.bytes.read(launch.slot, &mut said);
-            // A program that could not be executed has said why; its status would only hide that.
-            if said[0] == 0 {
-                mailbox.bytes.write(launch.slot + mailbox.status, &status.to_le_bytes());
-                mailbox.bytes.write(launch.slot, &[2]);
-            }
-            exit(0);
+        let ended = wait(&mut status, 0);
+        if ended == started {
+            break;
         }
         if ended < 0 && ended != -(libc::EINTR as isize) {
             exit(1);
         }
     }
+    let mut said = [NOTHING];
+    mailbox.bytes.read(launch.slot, &mut said);
+    // A program that could not be executed has said why; its status would only hide that.
+    if said[0] != NOTHING {
+        exit(0);
+    }
+    mailbox.bytes.write(launch.slot + mailbox.status, &status.to_le_bytes());
+    let mut left = 1;
+    while left > 0 {
+        left = wait(&mut status, libc::WNOHANG);
+    }
+    if left < 0 {
+        mailbox.bytes.write(launch.slot, &[ENDED]);
+        exit(0);
+    }
+    let mut usage = [0u8; std::mem::size_of::<libc::rusage>()];
+    call(libc::SYS_getrusage, [libc::RUSAGE_CHILDREN as usize, usage.as_mut_ptr() as usize, 0, 0, 0, 0]);
+    mailbox.bytes.write(launch.slot + mailbox.usage, &usage);
+    mailbox.bytes.write(launch.slot, &[LEFT]);
+    call(libc::SYS_kill, [1, KEEPER_SIGNAL as usize, 0, 0, 0, 0]);
+    loop {
+        let ended = wait(&mut status, 0);
+        if ended < 0 && ended != -(libc::EINTR as isize) {
+            exit(0);
+        }
+    }
+}
+
+/// Wait for any child.
+fn wait(status: &mut i32, options: i32) -> isize {
+    let options = (libc::__WALL | options) as usize;
+    call(libc::SYS_wait4, [usize::MAX, status as *mut i32 as usize, options, 0, 0, 0])
 }
 
 /// The program's own process, up to the moment it executes.
 extern "C" fn program(argument: usize) -> ! {
-    // SAFETY: as in `keeper`; the keeper is suspended meanwhile.
+    // SAFETY: as in `keeper`, which is suspended meanwhile if there is one.
     let launch = unsafe { &*(argument as *const Launch) };
     let must = |doing: Doing, result: isize| if result < 0 { launch.fail(doing, result) } else { result };
     // A session only for a terminal: the kernel makes a scheduling group for each, which takes
@@ -219,10 +273,11 @@ extern "C" fn program(argument: usize) -> ! {
     // Lifted out of the way first: a stream may have the number of another's target.
     let mut high = [0usize; 3];
     for (index, stream) in launch.streams.iter().enumerate() {
-        high[index] = must(
-            Doing::Streams,
-            call(libc::SYS_fcntl, [*stream as usize, libc::F_DUPFD_CLOEXEC as usize, 10, 0, 0, 0]),
-        ) as usize;
+        high[index] = *stream as usize;
+        if *stream < 3 {
+            let lift = [*stream as usize, libc::F_DUPFD_CLOEXEC as usize, 3, 0, 0, 0];
+            high[index] = must(Doing::Streams, call(libc::SYS_fcntl, lift)) as usize;
+        }
     }
     for (number, stream) in high.iter().enumerate() {
         must(Doing::Streams, call(libc::SYS_dup2, [*stream, number, 0, 0, 0, 0]));
@@ -293,55 +348,4 @@ fn set_capabilities(set: u64) -> isize {
     let half = |bits: u64| [bits as u32, bits as u32, 0];
     let data = [half(set), half(set >> 32)];
     call(libc::SYS_capset, [header.as_ptr() as usize, data.as_ptr() as usize, 0, 0, 0, 0])
-}
-
-fn exit(code: usize) -> ! {
-    loop {
-        call(libc::SYS_exit_group, [code, 0, 0, 0, 0, 0]);
-    }
-}
-
-/// One system call; a negative result is the error, and errno is left alone.
-fn call(number: libc::c_long, a: [usize; 6]) -> isize {
-    let result: isize;
-    // SAFETY: every caller passes integers or pointers to memory that outlives the call; the
-    // kernel preserves all registers but rax, rcx and r11.
-    unsafe {
-        asm!(
-            "syscall",
-            inlateout("rax") number as isize => result,
-            in("rdi") a[0], in("rsi") a[1], in("rdx") a[2], in("r10") a[3], in("r8") a[4], in("r9") a[5],
-            lateout("rcx") _, lateout("r11") _,
-            options(nostack),
-        );
-    }
-    result
-}
-
-/// clone(2) onto another stack. The child calls `body(argument)` there, which never returns.
-///
-/// # Safety
-/// `top` must be 16-byte aligned and the end of memory that nobody else uses until the child has
-/// ended or executed; `argument` must stay valid as long.
-unsafe fn clone(flags: i32, top: usize, body: extern "C" fn(usize) -> !, argument: usize) -> isize {
-    let result: isize;
-    // SAFETY: in the child the stack pointer is `top`, so nothing of the caller's frame is used;
-    // in the parent only rax, rcx and r11 have changed.
-    unsafe {
-        asm!(
-            "syscall",
-            "test rax, rax",
-            "jnz 2f",
-            "xor ebp, ebp",
-            "mov rdi, r12",
-            "call r13",
-            "ud2",
-            "2:",
-            inlateout("rax") libc::SYS_clone as isize => result,
-            in("rdi") flags as usize, in("rsi") top, in("rdx") 0usize, in("r10") 0usize, in("r8") 0usize,
-            in("r12") argument, in("r13") body as usize,
-            lateout("rcx") _, lateout("r11") _,
-        );
-    }
-    result
 }

@@ -9,6 +9,7 @@ pub mod layer;
 pub mod mount;
 pub mod netlink;
 pub mod process;
+mod raw;
 pub mod shared;
 pub mod socket;
 pub mod wall;

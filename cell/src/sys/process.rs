@@ -54,10 +54,10 @@ pub fn clone_into(namespaces: i32, cgroup: Option<RawFd>) -> io::Result<Forked> 
     Ok(Forked::Parent { pid: pid as Pid, pidfd: from_raw(pidfd.into()) })
 }
 
-/// Plain fork. Returns 0 in the child.
-pub fn fork() -> io::Result<Pid> {
+/// Fork a child that reports with `signal`. Returns 0 in the child.
+pub fn fork(signal: i32) -> io::Result<Pid> {
     // SAFETY: single-threaded, see above. A raw system call: no at-fork handlers run.
-    check(unsafe { libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0) }).map(|pid| pid as Pid)
+    check(unsafe { libc::syscall(libc::SYS_clone, signal, 0, 0, 0, 0) }).map(|pid| pid as Pid)
 }
 
 pub fn exit(code: i32) -> ! {
@@ -70,6 +70,12 @@ pub struct Ended {
     pub pid: Pid,
     pub status: i32,
     pub usage: libc::rusage,
+}
+
+/// What the kernel wrote as the usage of a process.
+pub fn usage_of(bytes: [u8; std::mem::size_of::<libc::rusage>()]) -> libc::rusage {
+    // SAFETY: it consists of integers only, so that every pattern of bits is one.
+    unsafe { std::mem::transmute(bytes) }
 }
 
 /// Reap one child if any has ended.
@@ -89,6 +95,15 @@ pub fn reap(pid: Pid, block: bool) -> io::Result<Option<Ended>> {
             Err(error) => return Err(error),
         }
     }
+}
+
+/// Whether there is a child, alive or not, that reports with SIGCHLD. Whatever is adopted does, the
+/// kernel sees to that; children cloned with another signal are passed over without `__WALL`.
+pub fn has_plain_children() -> bool {
+    let options = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT;
+    // SAFETY: a null info is allowed, and WNOWAIT leaves whatever is found as it is.
+    let found = unsafe { libc::syscall(libc::SYS_waitid, libc::P_ALL, 0, 0usize, options, 0usize) };
+    !matches!(check(found), Err(error) if error.raw_os_error() == Some(libc::ECHILD))
 }
 
 pub fn kill(pid: Pid, signal: i32) -> io::Result<()> {
@@ -204,7 +219,7 @@ pub fn unblock_signals() -> io::Result<()> {
     set_mask(libc::SIG_SETMASK, &[])
 }
 
-/// Block every signal: the first process takes SIGCHLD from a descriptor and no other.
+/// Block every signal: the first process takes those of its children from a descriptor and no other.
 pub fn block_all_signals() -> io::Result<()> {
     let all: Vec<i32> = (1..=64).collect();
     set_mask(libc::SIG_SETMASK, &all)
@@ -232,8 +247,9 @@ pub fn pause_until_continued() -> io::Result<()> {
     Ok(())
 }
 
-pub fn child_signals() -> io::Result<OwnedFd> {
-    let bits: u64 = 1 << (libc::SIGCHLD - 1);
+/// A descriptor that is readable when one of these signals, which must be blocked, has come.
+pub fn signal_descriptor(signals: &[i32]) -> io::Result<OwnedFd> {
+    let bits: u64 = signals.iter().fold(0, |bits, signal| bits | 1 << (signal - 1));
     // SAFETY: the kernel reads eight bytes.
     check(unsafe {
         libc::syscall(

@@ -75,7 +75,7 @@ impl Helper {
     fn start(commands: &[(&Vec<u8>, Vec<String>)]) -> io::Result<Helper> {
         let target = process::getpid();
         let (wait, go) = fd::pipe()?;
-        let pid = process::fork()?;
+        let pid = process::fork(libc::SIGCHLD)?;
         if pid != 0 {
             return Ok(Helper { pid, go });
         }
@@ -100,7 +100,7 @@ impl Helper {
 }
 
 fn run(program: &[u8], target: Pid, arguments: &[String]) -> io::Result<bool> {
-    let pid = process::fork()?;
+    let pid = process::fork(libc::SIGCHLD)?;
     if pid == 0 {
         let mut argv = vec![cstring(program)?, cstring(target.to_string())?];
         for argument in arguments {

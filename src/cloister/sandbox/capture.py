@@ -44,10 +44,10 @@ class Capture:
 
     async def wait(self) -> None:
         """Wait for the end of the stream."""
-        if self._task is None:
-            await self._collect()
-        else:
+        if self._task is not None:
             await self._task
+        elif not self._stream.exhausted:
+            await self._collect()
 
     def abandon(self) -> None:
         """Stop collecting."""

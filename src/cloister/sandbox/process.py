@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
 import os
 import signal as signals
 import socket
@@ -14,15 +13,13 @@ from dataclasses import dataclass
 
 from cloister.errors import (
     CloisterError,
-    Exhausted,
-    GuestError,
     GuestGone,
-    NotFound,
     ProtocolViolation,
     RequestError,
 )
 from cloister.model import Reason, Result, Usage, User, quote
 from cloister.sandbox.capture import Capture
+from cloister.sandbox.refused import explain
 from cloister.wire import (
     Close,
     Credit,
@@ -84,14 +81,16 @@ class Process:
         self._loop = asyncio.get_running_loop()
         self._started: asyncio.Future[None] = self._loop.create_future()
         self._ended: asyncio.Future[Exited] = self._loop.create_future()
+        self._waiters: list[asyncio.Future[None]] = []
         self._ended_by: Reason | None = None
         self._begun = time.monotonic()
         self._finished = 0.0
         self._deadline: asyncio.TimerHandle | None = None
+        self._timeout_s: float | None = None
         self._reason: Reason | None = None
 
     def begin(self, *, tell: bool, timeout_s: float | None) -> None:
-        """Ask the guest to start it."""
+        """Ask the guest to start it; without `tell` its output must be captured at once."""
         link, command = self._link, self._command
         link.listen(self._id, self)
         passed = self._open_streams()
@@ -111,8 +110,14 @@ class Process:
         finally:
             for fd in passed:
                 os.close(fd)
-        if timeout_s is not None:
-            self._deadline = self._loop.call_later(timeout_s, self._end, Reason.TIMEOUT)
+        self._timeout_s = timeout_s
+        if tell:
+            self._set_deadline()
+
+    def _set_deadline(self) -> None:
+        if self._timeout_s is not None and self._deadline is None and not self._ended.done():
+            left_s = self._begun + self._timeout_s - time.monotonic()
+            self._deadline = self._loop.call_later(left_s, self._end, Reason.TIMEOUT)
 
     def _open_streams(self) -> Sequence[int]:
         """Make the streams; return the descriptors that travel to the guest."""
@@ -157,7 +162,7 @@ class Process:
                 self.pid = message.pid
                 _settle(self._started)
             case Failed():
-                self._fail(self._explain(message))
+                self._fail(explain(message, self._command.argv[0], self._command.cwd))
             case Data() | Close() | Credit():
                 self._hear_stream(message)
             case _:
@@ -195,6 +200,7 @@ class Process:
         # Asked now: what the kernel counted belongs to this end, not to a later one.
         self._reason = self._ended_by or self._account(message)
         self._ended.set_result(message)
+        self._wake()
         self._finish_streams()
 
     def _fail(self, error: CloisterError) -> None:
@@ -204,6 +210,7 @@ class Process:
             if not future.done():
                 future.set_exception(error)
                 future.exception()
+        self._wake()
         for stream in (self.stdout, self.stderr):
             if stream is not None:
                 stream.close()
@@ -222,36 +229,6 @@ class Process:
         if self._link.carries_descriptors:
             self._link.forget(self._id)
 
-    def _explain(self, failed: Failed) -> CloisterError:
-        name = errno.errorcode.get(failed.errno, str(failed.errno))
-        words = os.strerror(failed.errno)
-        program = quote(os.fsdecode(self._command.argv[0]))
-        match failed.step, name:
-            case "execute", "ENOENT":
-                return NotFound(
-                    f"no program {program} in the sandbox; give its full path, or install it",
-                    what=os.fsdecode(self._command.argv[0]),
-                )
-            case "directory", _:
-                place = quote(os.fsdecode(self._command.cwd))
-                return RequestError(f"working directory {place} cannot be entered: {words}")
-            case (
-                "execute",
-                "EACCES" | "EISDIR" | "ENOEXEC" | "ELOOP" | "ENOTDIR" | "E2BIG" | "EINVAL",
-            ):
-                return RequestError(f"program {program} cannot be executed: {words}")
-            case "fork", "EAGAIN":
-                return Exhausted(
-                    "the sandbox has as many processes as it may have; "
-                    "end some, or raise Limits(pids=)",
-                    limit="pids",
-                )
-            case "fork", "ENOMEM":
-                return Exhausted(
-                    "the sandbox is out of memory; raise Limits(memory=)", limit="memory"
-                )
-        return GuestError(f"the guest could not start {program} at {failed.step}: {words} ({name})")
-
     @property
     def returncode(self) -> int | None:
         """The exit code once it has ended, 128 + number after a signal; None while it runs."""
@@ -261,17 +238,31 @@ class Process:
 
     async def wait(self) -> Result:
         """Wait for the end. Output not read from the streams by then is not in the result."""
-        return self._result(await asyncio.shield(self._ended), None, None)
+        return self._result(await self._wait_ended(), None, None)
+
+    async def _wait_ended(self) -> Exited:
+        # On a future of its own, which may be cancelled: a shield takes one more turn of the loop.
+        if not self._ended.done():
+            waiter: asyncio.Future[None] = self._loop.create_future()
+            self._waiters.append(waiter)
+            await waiter
+        return self._ended.result()
+
+    def _wake(self) -> None:
+        for waiter in self._waiters:
+            _settle(waiter)
+        self._waiters.clear()
 
     async def capture(self, limit: int) -> Result:
         """Read all output, keep up to `limit` bytes of each stream, and wait for the end."""
         out = Capture(self.stdout, limit)
         err = None if self.stderr is None else Capture(self.stderr, limit)
         captures = (out,) if err is None else (out, err)
-        # Most commands end before it is worth watching their pipes: what they wrote is taken then.
-        patience = self._loop.call_later(_PATIENCE_S, _begin_all, captures)
+        # Most commands end before it is worth watching their pipes, or the clock: what they wrote
+        # is taken then.
+        patience = self._loop.call_later(_PATIENCE_S, self._lose_patience, captures)
         try:
-            exited = await asyncio.shield(self._ended)
+            exited = await self._wait_ended()
             patience.cancel()
             for each in captures:
                 await each.wait()
@@ -282,6 +273,11 @@ class Process:
             raise
         self._link.forget(self._id)
         return self._result(exited, out, err)
+
+    def _lose_patience(self, captures: Sequence[Capture]) -> None:
+        self._set_deadline()
+        for capture in captures:
+            capture.begin()
 
     def _result(self, exited: Exited, out: Capture | None, err: Capture | None) -> Result:
         usage = Usage(
@@ -332,7 +328,7 @@ class Process:
             return
         self._end(self._ended_by or Reason.CANCELLED)
         with contextlib.suppress(CloisterError):
-            await asyncio.shield(self._ended)
+            await self._wait_ended()
 
     def _end(self, reason: Reason) -> None:
         if self._ended.done() or self._link.closed:
@@ -364,11 +360,6 @@ def require_terminal_size(size: object) -> None:
         case (int(rows), int(cols)) if 0 < rows < 65_536 and 0 < cols < 65_536:
             return
     raise RequestError(f"a terminal of {quote(size)} rows and columns; use 1 to 65535 each")
-
-
-def _begin_all(captures: Sequence[Capture]) -> None:
-    for capture in captures:
-        capture.begin()
 
 
 def _exit_code(exited: Exited) -> int:

@@ -211,13 +211,13 @@ Message = Hello | Started | Exited | Failed | Data | Close | Credit | Pong
 
 def decode_message(frame: Frame) -> Message:
     """Return what the guest said, or raise ProtocolViolation."""
+    if frame.kind == EXITED:
+        if len(frame.payload) != _EXITED.size:
+            raise ProtocolViolation(f"end of a process in {len(frame.payload)} bytes")
+        return Exited(*_EXITED.unpack(frame.payload))
     r = Reader(frame.payload)
     message: Message
     match frame.kind:
-        case 34:
-            if len(frame.payload) != _EXITED.size:
-                raise ProtocolViolation(f"end of a process in {len(frame.payload)} bytes")
-            return Exited(*_EXITED.unpack(frame.payload))
         case 6:
             return Data(r.u8(), r.rest())
         case 7:

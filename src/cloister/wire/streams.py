@@ -64,7 +64,6 @@ class Chunks:
     """A queue of chunks with one reader; the base of both kinds of incoming stream."""
 
     def __init__(self) -> None:
-        self._loop = asyncio.get_running_loop()
         self._chunks: list[bytes] = []
         self._held = 0
         self._ended = False
@@ -75,6 +74,11 @@ class Chunks:
         """Whether nothing more will come, though something may still be held."""
         return self._ended
 
+    @property
+    def exhausted(self) -> bool:
+        """Whether nothing more will come and nothing is held."""
+        return self._ended and not self._chunks
+
     async def read(self) -> bytes:
         """Return the next chunk, or b"" at the end."""
         while not self._chunks:
@@ -82,7 +86,7 @@ class Chunks:
                 return b""
             if self._waiter is not None:
                 raise RuntimeError("two readers of one stream")
-            self._waiter = self._loop.create_future()
+            self._waiter = asyncio.get_running_loop().create_future()
             self._want()
             try:
                 await self._waiter
@@ -123,27 +127,28 @@ class PipeIncoming(Chunks):
     def __init__(self, fd: int, *, closed_by_guest: bool = False) -> None:
         super().__init__()
         self._fd = fd
-        self._watching = False
+        self._watched_by: asyncio.AbstractEventLoop | None = None
         self._closed_by_guest = closed_by_guest
-        self._enlarged = False
+        self._prepared = False
         # Once the process has ended: how much of what it wrote is still to be taken.
         self._left: int | None = None
-        os.set_blocking(fd, False)
 
     def watch(self) -> None:
         """Start reading; until then the pipe itself holds what is written."""
-        if not self._watching and not self._ended and self._left is None:
-            self._watching = True
-            if not self._enlarged and not self._closed_by_guest:
+        if self._watched_by is None and not self._ended and self._left is None:
+            if not self._prepared:
                 # Now, and not for the many programs that end before anybody watches.
-                self._enlarged = True
-                enlarge(self._fd)
-            self._loop.add_reader(self._fd, self._readable)
+                self._prepared = True
+                os.set_blocking(self._fd, False)
+                if not self._closed_by_guest:
+                    enlarge(self._fd)
+            self._watched_by = asyncio.get_running_loop()
+            self._watched_by.add_reader(self._fd, self._readable)
 
     def _unwatch(self) -> None:
-        if self._watching:
-            self._watching = False
-            self._loop.remove_reader(self._fd)
+        if self._watched_by is not None:
+            self._watched_by.remove_reader(self._fd)
+            self._watched_by = None
 
     def _want(self) -> None:
         self.watch()
@@ -181,13 +186,14 @@ class PipeIncoming(Chunks):
         if self._closed_by_guest:
             # The guest carries these bytes and closes when it has passed on the last; one that
             # does not is not waited for.
-            self._loop.call_later(_LAST_WORDS_S, self.close)
+            asyncio.get_running_loop().call_later(_LAST_WORDS_S, self.close)
             return
         self._unwatch()
         self._left = _bytes_waiting(self._fd)
         self._take_left()
 
     def _take_left(self) -> None:
+        # Never more than is there: an unwatched pipe still blocks.
         while self._left and self._held < _HIGH_WATER and not self._ended:
             taken = self._read(min(self._left, _CHUNK))
             self._left = self._left - taken if taken else 0

@@ -9,9 +9,10 @@ mod remove;
 mod watch;
 
 use super::duct::Duct;
-use super::jobs::{Job, Jobs};
+use super::jobs::{Job, Jobs, Kind};
 use super::spawn::{STDIN, STDOUT};
 use super::{House, Refused};
+use crate::sys::kept::KEEPER_SIGNAL;
 use crate::sys::{fd, libc, process, wall};
 use crate::wire::message::File;
 use std::io;
@@ -69,7 +70,7 @@ pub fn start(
 ) -> Result<(), Refused> {
     let (input, output) = ends(house, ducts, id, fds).map_err(Refused::at("streams"))?;
     let slot = jobs.slots.take().ok_or(Refused { step: "file", errno: libc::EAGAIN })?;
-    let pid = match process::fork() {
+    let pid = match process::fork(KEEPER_SIGNAL) {
         Ok(0) => {
             let outcome = perform(house, file, input, output);
             if let Err(trouble) = outcome {
@@ -84,7 +85,7 @@ pub fn start(
             return Err(Refused::at("fork")(error));
         }
     };
-    jobs.insert(id, Job { pid, slot, before: 0, launch: None, terminal: None, starting: None, orphan: None });
+    jobs.insert(id, Job::new(Kind::Clerk, pid, slot));
     Ok(())
 }
 

@@ -95,7 +95,7 @@ def tamper(pid):
     }
     return answers
 
-def attempt():
+def attempt(kept):
     child = os.fork()
     if child == 0:
         signal.pause()
@@ -106,7 +106,7 @@ def attempt():
     }
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
-    ours = {str(os.getpid()), str(child)}
+    ours = {str(os.getpid()), str(child), kept}
     others = [name for name in os.listdir("/proc") if name.isdigit() and name not in ours]
     return {"twin": twin, "others": {pid: tamper(int(pid)) for pid in others}}
 """
@@ -116,7 +116,10 @@ def attempt():
 async def tamper_with_guest(arena: Arena) -> None:
     for profile, seize in (("default", "EPERM"), ("root", "EPERM"), ("debug", "ok")):
         async with arena.sandbox(profile=profile) as sandbox, _clerk_at_work(sandbox):
-            value = arena.expect_allowed(await arena.attempt(sandbox, _TAMPER))
+            # A program with a keeper, which runs our code too.
+            kept = await sandbox.start(["sleep", "1000"])
+            attempt = await arena.attempt(sandbox, _TAMPER, str(kept.pid))
+            value = arena.expect_allowed(attempt)
             arena.expect(
                 value["twin"] == {"seize": seize, "mem": "ok", "fd": "ok"},
                 f"the twin under {profile} gave {value['twin']}",

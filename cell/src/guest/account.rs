@@ -1,0 +1,52 @@
+//! What a program has used, and what the host is told when it has ended.
+
+use crate::sys::{libc, mount};
+use crate::wire::message::{Exited, ToHost};
+
+/// What processes have used, those they waited for included.
+#[derive(Default)]
+pub struct Used {
+    user_us: u64,
+    system_us: u64,
+    peak_kib: u64,
+    read_blocks: u64,
+    written_blocks: u64,
+}
+
+impl Used {
+    pub fn add(&mut self, usage: &libc::rusage) {
+        let micros = |time: libc::timeval| time.tv_sec as u64 * 1_000_000 + time.tv_usec as u64;
+        self.user_us += micros(usage.ru_utime);
+        self.system_us += micros(usage.ru_stime);
+        self.peak_kib = self.peak_kib.max(usage.ru_maxrss as u64);
+        self.read_blocks += usage.ru_inblock as u64;
+        self.written_blocks += usage.ru_oublock as u64;
+    }
+}
+
+pub fn exited(used: &Used, status: i32, processes: u32) -> ToHost {
+    let signal = status & 0x7F;
+    let code = if signal == 0 { (status >> 8 & 0xFF) as u32 } else { 0 };
+    ToHost::Exited(Exited {
+        code,
+        signal: signal as u8,
+        flags: if status == 0 { 0 } else { fullness() },
+        user_us: used.user_us,
+        system_us: used.system_us,
+        peak_kib: used.peak_kib,
+        read_blocks: used.read_blocks,
+        written_blocks: used.written_blocks,
+        processes,
+    })
+}
+
+/// Whether the disk was full when something failed: bit 0 for bytes, bit 1 for inodes.
+fn fullness() -> u8 {
+    match mount::space(b"/") {
+        Ok([size, blocks, free, _, free_inodes]) => {
+            let nearly = free * size < 64 * 1024 || free < blocks / 2048;
+            u8::from(nearly) | u8::from(free_inodes == 0) << 1
+        }
+        Err(_) => 0,
+    }
+}
