@@ -6,7 +6,7 @@ import gzip
 import os
 import stat
 import tarfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ import pytest
 from cloister.build import LayerLimits, pull_image, unpack_layer
 from cloister.errors import ImageRefused
 from cloister.image import LayerFacts
-from cloister.store import Store
+from cloister.store import Staging, Store
 
 DIR, LINK, HARD = tarfile.DIRTYPE, tarfile.SYMTYPE, tarfile.LNKTYPE
 Entries = list[tuple[str, dict[str, Any]]]
@@ -122,13 +122,19 @@ ATTACKS = {
 
 
 @pytest.fixture
-def outside(tmp_path: Path) -> Path:
-    """A directory with a canary in it, and an empty layer."""
-    place = tmp_path / "outside"
-    (place / "layer").mkdir(parents=True)
-    (place / "layer").chmod(0o755)
-    (place / "canary").write_text("untouched")
-    return place
+def outside(store: Store) -> Iterator[Path]:
+    """A directory with a canary in it, beside `layer`, which is a layer in the making."""
+    with in_making(store, 1) as staging:
+        place = staging.path.parent
+        (place / "canary").write_text("untouched")
+        (place / "layer").symlink_to(staging.path.name)
+        yield place
+
+
+def in_making(store: Store, number: int) -> Staging:
+    staging = store.layers.begin(f"sha256:{number:064x}")
+    assert staging is not None
+    return staging
 
 
 def settled(entries: Entries, outside: Path) -> Entries:
@@ -243,13 +249,13 @@ BOMBS: dict[str, tuple[Entries, Entries]] = {
 
 @pytest.mark.parametrize("bomb", BOMBS)
 async def test_img03_a_bomb_stops_at_its_limit(
-    bomb: str, outside: Path, tar: Callable[..., bytes]
+    bomb: str, outside: Path, store: Store, tar: Callable[..., bytes]
 ) -> None:
     too_much, enough = BOMBS[bomb]
     with pytest.raises(ImageRefused, match=r"limit|more than|may be"):
         await unpack_layer(outside / "layer", iter([tar(*too_much)]), limits=LIMITS)
-    (outside / "twin").mkdir()
-    facts = await unpack_layer(outside / "twin", iter([tar(*enough)]), limits=LIMITS)
+    with in_making(store, 2) as twin:
+        facts = await unpack_layer(twin.path, iter([tar(*enough)]), limits=LIMITS)
     assert isinstance(facts, LayerFacts)
 
 

@@ -16,9 +16,11 @@ from cloister.image.facts import LayerFacts, parse_facts
 from cloister.model import UNLIMITED, Limits, Profile, Reason, Result
 from cloister.policy import Policy
 from cloister.runtime.ground import Ground, GroundVolume
+from cloister.runtime.namespace.ids import STORE_SLICE
 from cloister.runtime.plan import HostMount, Plan
 from cloister.sandbox import Process, Sandbox
-from cloister.store.sub_ids import find_sub_ids
+from cloister.store import as_owner
+from cloister.store.stand_in import needed_sub_ids
 
 # Places that every root has room for and nothing else uses.
 _LAYER = "/mnt/layer"
@@ -51,7 +53,8 @@ async def unpack_layer(
     `archive` is iterated in a thread of `executor`; what it raises ends the unpacking and is
     raised here. The directory is left as it is then: whoever made it removes it.
     """
-    owners = "single" if os.geteuid() != 0 and find_sub_ids() is None else "kept"
+    owners = "single" if os.geteuid() != 0 and needed_sub_ids() is None else "kept"
+    await asyncio.get_running_loop().run_in_executor(executor, _hand_over, directory)
     command = [_PROGRAM, "unpack", _LAYER, str(limits.entries), str(limits.bytes), owners]
     sandbox = await _open_sandbox(directory, limits)
     try:
@@ -60,6 +63,12 @@ async def unpack_layer(
     finally:
         await sandbox.stop()
     return _conclude(result, limits)
+
+
+def _hand_over(directory: Path) -> None:
+    """Make the directory the sandbox's root's, where that is an id of its own and not mapped."""
+    if needed_sub_ids() is not None:
+        as_owner(os.chown, directory, STORE_SLICE, STORE_SLICE)
 
 
 async def _converse(
