@@ -21,10 +21,11 @@ _PIECE_BYTES = 8 * 1024 * 1024
 def copy_tree(source: Path, target: Path, trash: Path) -> bool:
     """Copy a directory that nobody is changing; whether all data is shared with the original.
 
-    `target` must not exist. In a directory of its own in the trash lies one name of each file that
-    has several, so that the next of its names is found without remembering paths.
+    `target` must not exist. In a directory beside it lies one name of each file that has several,
+    so that the next of its names is found without remembering paths. Not in the trash, which
+    another process may empty at any time.
     """
-    links = trash / secrets.token_hex(8)
+    links = target.parent / f".links-{secrets.token_hex(8)}"
     links.mkdir(mode=0o700)
     try:
         return _Copy(links).run(source, target)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import secrets
 import stat
@@ -18,9 +19,15 @@ def remove_tree(tree: Path, trash: Path) -> None:
     descriptors are open, and what is left after a crash lies in one place.
     """
     container = trash / secrets.token_hex(8)
-    container.mkdir(mode=0o700)
-    with suppress(FileNotFoundError):
-        os.rename(tree, container / "0")
+    while True:
+        try:
+            container.mkdir(mode=0o700, exist_ok=True)
+            os.rename(tree, container / "0")
+        except FileNotFoundError:
+            # Somebody else has just emptied the trash; or the tree is not there.
+            if os.path.lexists(tree):
+                continue
+        break
     _remove_container(container)
 
 
@@ -36,9 +43,10 @@ def _remove_container(path: Path) -> None:
         top = os.open(path, _FLAGS)
         try:
             _Removal(top).empty(top)
+            while not _rmdir(path):
+                _Removal(top).empty(top)
         finally:
             os.close(top)
-        path.rmdir()
 
 
 class _Removal:
@@ -52,7 +60,7 @@ class _Removal:
         self._top = top
 
     def empty(self, within: int) -> None:
-        while names := os.listdir(within):
+        while names := _names(within):
             for name in names:
                 with suppress(FileNotFoundError):
                     self._remove(within, name)
@@ -74,10 +82,11 @@ class _Removal:
                     continue
         finally:
             os.close(inner)
-        os.rmdir(name, dir_fd=within)
+        _rmdir(name, within)
 
     def _sweep(self, within: int, inner: int) -> bool:
         found = False
+        os.lseek(inner, 0, os.SEEK_SET)
         with os.scandir(inner) as entries:
             for entry in entries:
                 found = True
@@ -101,6 +110,26 @@ class _Removal:
             # To move a directory elsewhere its `..` is written, and that needs its permission.
             os.chmod(name, 0o700, dir_fd=inner)
             os.rename(name, target, src_dir_fd=inner, dst_dir_fd=place)
+
+
+def _names(directory: int) -> list[str]:
+    # btrfs shows through a descriptor what was there when it was last at the beginning.
+    os.lseek(directory, 0, os.SEEK_SET)
+    return os.listdir(directory)
+
+
+def _rmdir(path: Path | str, directory: int | None = None) -> bool:
+    """Remove a directory; False where somebody put something into it, who also empties it or dies.
+
+    A program that was killed may have one more file in its hands.
+    """
+    try:
+        os.rmdir(path, dir_fd=directory)
+    except OSError as error:
+        if error.errno != errno.ENOTEMPTY:
+            raise
+        return False
+    return True
 
 
 def _open(directory: int, name: str) -> int:
