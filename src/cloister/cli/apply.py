@@ -95,9 +95,7 @@ def _perform(plan: Plan, skip_refused: bool) -> Applied:
 
 
 def _show(plan: Plan) -> None:
-    count = 0
-    for line in plan.display():
-        count += 1
+    for count, line in enumerate(plan.display(), 1):
         if count <= _SHOWN or line.startswith(("conflict", "refused")):
             click.echo(line)
     if len(plan.steps) > _SHOWN:

@@ -15,16 +15,20 @@ from cloister.cli.doctor import doctor
 from cloister.cli.exec import exec_
 from cloister.cli.failures import report
 from cloister.cli.fork import fork
+from cloister.cli.gc import df, gc
+from cloister.cli.image import image
 from cloister.cli.ls import ls, rm
 from cloister.cli.pause import pause, resume
 from cloister.cli.ps import ps
 from cloister.cli.rewind import rewind
 from cloister.cli.run import run
 from cloister.cli.setup import setup
+from cloister.cli.setup_storage import storage
 from cloister.cli.shell import shell
 from cloister.cli.snapshot import snapshot, snapshots
 from cloister.cli.start import hold, start, stop
 from cloister.cli.verify import verify
+from cloister.cli.volume import volume
 
 
 def _print_version(command: click.Context, option: click.Parameter, wanted: bool) -> None:
@@ -52,9 +56,11 @@ def commands() -> None:
 for command in (
     *(run, shell, ps, start, stop, exec_, pause, resume, ls, rm, hold),
     *(snapshot, snapshots, fork, rewind, diff, export, apply),
+    *(image, volume, gc, df),
     *(doctor, verify, setup, completion),
 ):
     commands.add_command(command)
+setup.add_command(storage)
 
 
 def main(arguments: list[str] | None = None) -> int:

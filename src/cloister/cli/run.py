@@ -62,15 +62,27 @@ async def parse_wanted(
 
 async def image_command(wanted: Wanted) -> tuple[str, ...]:
     """Return what the image runs where nobody says what to run."""
-    if isinstance(wanted.policy.root, ImageRoot):
+    reference = await _image_of(wanted)
+    if reference is not None:
         from cloister.image import Library
 
-        image = Library(await open_store()).find(wanted.policy.root.reference)
+        image = Library(await open_store()).find(reference)
         if found := (*image.entrypoint, *image.cmd):
             return found
     raise click.UsageError(
         "missing argument COMMAND; name a program, or an --image that says what to run"
     )
+
+
+async def _image_of(wanted: Wanted) -> str | None:
+    if wanted.keep is not None:
+        store = await open_store()
+        # The very image it stands on, whatever its name has come to mean.
+        for kept in await asyncio.to_thread(store.kept.list):
+            if kept.name == wanted.keep:
+                return kept.image
+    root = wanted.policy.root
+    return root.reference if isinstance(root, ImageRoot) else None
 
 
 async def run_in(wanted: Wanted, command: tuple[str, ...], *, raw: bool, as_json: bool) -> int:

@@ -35,16 +35,19 @@ class Done:
     what: str
 
 
-@click.command()
+@click.group(invoke_without_command=True)
 @click.option("--user", metavar="NAME", help="Whom to give it to; unless named, who ran sudo.")
 @click.option("--json", "as_json", is_flag=True, help="Print what was done as a JSON list.")
-def setup(user: str | None, as_json: bool) -> None:
+@click.pass_context
+def setup(command: click.Context, user: str | None, as_json: bool) -> None:
     """Let a person who is not root limit the memory, processors and processes of sandboxes.
 
     Run it as root. In each hierarchy of control groups it makes a group that belongs to that
     person, and says what else is missing. It may be run again; the groups last until the next
     boot.
     """
+    if command.invoked_subcommand is not None:
+        return
     person = _person(user)
     if os.geteuid() != 0:
         raise Unsupported("setup needs root; run it with sudo")
