@@ -32,10 +32,10 @@ class LayoutSource:
 
     def resolve(self, tick: Tick) -> Resolved:
         """Find the image."""
-        entry = self._choose()
-        return resolve_blobs(
-            entry.descriptor.digest, entry.descriptor.digest, self._manifest, self._blob, tick
-        )
+        blob = self._choose().descriptor
+        if len(self._manifest(blob.digest)[0]) != blob.size_bytes:
+            raise ImageRefused(f"the manifest is another than index.json says: {blob.digest}")
+        return resolve_blobs(blob.digest, blob.digest, self._manifest, self._blob, tick)
 
     def close(self) -> None:
         """Nothing stays open."""
