@@ -46,6 +46,7 @@ class Sandbox:
         storage: Storage | str | None = None,
         history: History | str | None = None,
         keep: str | None = None,
+        template: str | None = None,
         label: str | None = None,
     ) -> None:
         self._stand_for(
@@ -62,6 +63,7 @@ class Sandbox:
                 storage=storage,
                 history=history,
                 keep=keep,
+                template=template,
                 label=label,
             )
         )

@@ -55,7 +55,7 @@ def unfolded(handle: int) -> Iterator[bytes]:
         yield from decompressed(chunks, _MAXIMUM_BYTES)
 
 
-class _Engine(Protocol):
+class _Decompressor(Protocol):
     @property
     def eof(self) -> bool: ...
     @property
@@ -63,7 +63,7 @@ class _Engine(Protocol):
     def decompress(self, data: bytes, max_length: int = -1) -> bytes: ...
 
 
-def _decompressed(chunks: Iterator[bytes], engine: _Engine) -> Iterator[bytes]:
+def _decompressed(chunks: Iterator[bytes], engine: _Decompressor) -> Iterator[bytes]:
     try:
         for chunk in chunks:
             if engine.eof:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cloister.build.cache import Cache
-from cloister.build.contents import Context, read_ignore
+from cloister.build.contents import SourceTree, read_ignore
 from cloister.build.dockerfile import MAXIMUM_BYTES
 from cloister.build.draft import Draft, put_image
 from cloister.build.instructions import Arg, From, Noted
@@ -60,7 +60,7 @@ async def build_image(
     recipe = parse_recipe(_read(file), file.name)
     store = await open_store()
     policy = build_policy(options.policy, store)
-    with Context(context, read_ignore(context, file)) as opened:
+    with SourceTree(context, read_ignore(context, file)) as opened:
         await asyncio.to_thread(sweep_spool, store)
         cache = Cache(store)
         await asyncio.to_thread(cache.prune)

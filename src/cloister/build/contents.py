@@ -49,7 +49,7 @@ class Found:
         return handle
 
 
-class Context:
+class SourceTree:
     """One directory. Nothing of the host outside of it can be named, by no path and by no link."""
 
     def __init__(self, directory: Path, ignore: Ignore = NOTHING_IGNORED) -> None:

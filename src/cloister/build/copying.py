@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from cloister.build.archives import is_archive, unfolded
-from cloister.build.contents import Context
+from cloister.build.contents import SourceTree
 from cloister.build.shipment import Manner, Move, entry, joined, ship, survey
 from cloister.build.workshop import Workshop
 from cloister.errors import NotFound, RequestError
@@ -26,7 +26,7 @@ _FILE_MODE = 0o644
 class Item:
     """One thing to bring: a file or directory of a context."""
 
-    context: Context
+    context: SourceTree
     path: str
     is_directory: bool
 
@@ -48,7 +48,7 @@ class Cargo:
     unpack: bool
 
 
-def find_items(context: Context, sources: Sequence[str]) -> list[Item]:
+def find_items(context: SourceTree, sources: Sequence[str]) -> list[Item]:
     """Return what the sources of a COPY stand for."""
     return [
         Item(context, path, context.is_directory(path))

@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
-from cloister.build.contents import Context
+from cloister.build.contents import SourceTree
 from cloister.build.copying import Item
 from cloister.build.ignore import compile_name, is_pattern
 from cloister.build.spool import SPOOL_PREFIX, builds_directory
@@ -52,7 +52,7 @@ async def _take(sandbox: Sandbox, path: str, place: Path, contexts: contextlib.E
     is_directory = found.kind is Kind.DIRECTORY
     name = "tree" if is_directory else posixpath.basename(path)
     await sandbox.files.copy_out(path, place / name, limit=_MAXIMUM_BYTES)
-    context = contexts.enter_context(Context(place / name if is_directory else place))
+    context = contexts.enter_context(SourceTree(place / name if is_directory else place))
     return Item(context, "" if is_directory else name, is_directory)
 
 

@@ -8,7 +8,7 @@ import stat
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from cloister.build.contents import Context, Found
+from cloister.build.contents import Found, SourceTree
 from cloister.errors import RequestError
 from cloister.model import User, quote
 from cloister.store.changes.tar_header import (
@@ -50,7 +50,7 @@ class Move:
     name: str
 
 
-def survey(context: Context, moves: Sequence[Move]) -> Survey:
+def survey(context: SourceTree, moves: Sequence[Move]) -> Survey:
     """Look at everything once. The times of files do not count: a fresh checkout is no change."""
     found = Survey()
     whole = hashlib.sha256()
@@ -74,7 +74,7 @@ def survey(context: Context, moves: Sequence[Move]) -> Survey:
 
 
 def ship(
-    context: Context,
+    context: SourceTree,
     moves: Sequence[Move],
     manner: Manner,
     exists: Callable[[str], bool],
@@ -130,7 +130,7 @@ def require_plain(name: str) -> None:
         )
 
 
-def _walk(context: Context, moves: Sequence[Move]) -> Iterator[tuple[Move, Found]]:
+def _walk(context: SourceTree, moves: Sequence[Move]) -> Iterator[tuple[Move, Found]]:
     for move in moves:
         try:
             for each in context.walk(move.path):

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, replace
 
 from cloister.build.cache import Cache, step_key
-from cloister.build.contents import Context
+from cloister.build.contents import SourceTree
 from cloister.build.copying import Cargo, Item, bring, digest_items, find_items
 from cloister.build.draft import Draft, put_image, user_of
 from cloister.build.instructions import Arg, Copy, Instruction, Pairs, Program, Run, Setting
@@ -33,7 +33,7 @@ class Surroundings:
     """What all steps of a build share."""
 
     store: Store
-    context: Context
+    context: SourceTree
     policy: Policy
     cache: Cache
     use_cache: bool

@@ -79,6 +79,7 @@ class Sandbox(Stateful, Observed):
         storage: Storage | str | None = None,
         history: History | str | None = None,
         keep: str | None = None,
+        template: str | None = None,
         label: str | None = None,
     ) -> None:
         if image is not None and root is not None:
@@ -105,7 +106,8 @@ class Sandbox(Stateful, Observed):
         self.id: SandboxId = new_sandbox_id()
         self.label = label
         self.files = Files(self)
-        wanted = Wanted(policy, given, None if keep is None else parse_name(keep, "keep"))
+        kept = None if keep is None else parse_name(keep, "keep")
+        wanted = Wanted(policy, given, kept, template=template)
         self._state = State(self, wanted)
         self._accounts = Accounts(lambda: self._guest, lambda: self._state.is_full())
         self._amend: Callable[[Plan], Plan] | None = None
@@ -157,6 +159,7 @@ class Sandbox(Stateful, Observed):
                 # What is kept has its copies, and what was done to them.
                 if mount.mode is MountMode.COPY and not self._state.is_reopened:
                     await self.files.copy_in(mount.source, str(mount.target))
+            await self._state.launch()
             await self._state.listen()
         except BaseException:
             await self.stop()

@@ -15,10 +15,12 @@ from cloister.model import Profile
 from cloister.node import Occasion, Workspace
 from cloister.policy import History, ImageRoot, Policy, Storage
 from cloister.sandbox.differences import compared_trees
+from cloister.sandbox.templated import find_template, launch, template_policy
 
 if TYPE_CHECKING:
     from cloister.image import Image
     from cloister.node.control_listener import Listener
+    from cloister.node.templates import TemplateRecord
     from cloister.sandbox.sandbox import Sandbox
     from cloister.store import Snapshot
     from cloister.store.changes import Owners, Skeleton, Stratum
@@ -36,6 +38,7 @@ class Wanted:
     changes: Mapping[str, Any]
     keep: str | None
     base: Snapshot | None = None
+    template: str | None = None
 
 
 class State:
@@ -50,6 +53,7 @@ class State:
         self._still: asyncio.Future[None] | None = None
         self._paused = False
         self._came_up = False
+        self._template: TemplateRecord | None = None
 
     @property
     def keep(self) -> str | None:
@@ -91,6 +95,9 @@ class State:
         """Find or make what the sandbox stands on, if it stands on anything of the store."""
         sandbox, wanted = self._sandbox, self._wanted
         policy = sandbox.policy
+        if wanted.template is not None:
+            self._template = await find_template(wanted.template)
+            policy = template_policy(self._template, wanted.policy, wanted.changes)
         if wanted.keep is None and wanted.base is None and not _needs_store(policy):
             return None
         workspace = await Workspace.open(sandbox.id, policy, wanted.keep, wanted.base)
@@ -104,6 +111,11 @@ class State:
         else:
             sandbox.adopt(_as_image_user(policy, image), image.env, image.workdir or WORKSPACE)
         return workspace
+
+    async def launch(self) -> None:
+        """Start what its template starts, and wait until that is ready."""
+        if self._template is not None:
+            await launch(self._sandbox, self._template)
 
     @property
     def is_reopened(self) -> bool:
