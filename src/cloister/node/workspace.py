@@ -146,6 +146,8 @@ class Workspace:
         if policy.volumes != self._policy.volumes:
             self._uses.close()
             self._volumes.clear()
+        if self._kept is not None and self.disk is not None:
+            self.disk = self._store.disks.resize(self.disk, policy.limits.disk)
         self._policy = policy
         if not self._volumes:
             self._open_volumes()

@@ -81,11 +81,12 @@ class BtrfsDriver:
 
     def limit(self, tree: Path, limit_bytes: int | None) -> None:
         """Stop writers at so many bytes more than the tree was made with."""
-        if limit_bytes is None:
-            return
-        if not self.holds_quota:
+        if limit_bytes is not None and not self.holds_quota:
             raise Unsupported(NO_QUOTA)
-        self._quota.limit(tree, limit_bytes)
+        if limit_bytes is not None:
+            self._quota.limit(tree, limit_bytes)
+        elif self.holds_quota:
+            self._quota.lift(tree)
 
     def used_bytes(self, tree: Path) -> int:
         """Return what was written to the tree itself and is still held by it or its snapshots."""
@@ -125,11 +126,21 @@ class Quota:
             return ""
 
     def limit(self, tree: Path, limit_bytes: int) -> None:
-        """Put a group with a limit around a subvolume."""
+        """Put a group with a limit around a subvolume, or give the one it has another limit."""
         number = calls.subvolume_id(tree)
-        calls.create_group(self._root, calls.group_above(number))
-        calls.join_group(self._root, number, calls.group_above(number))
+        if not self._has_group(number):
+            calls.create_group(self._root, calls.group_above(number))
+            calls.join_group(self._root, number, calls.group_above(number))
         calls.limit_group(self._root, calls.group_above(number), limit_bytes)
+
+    def lift(self, tree: Path) -> None:
+        """Take the limit away, if there is one."""
+        number = calls.subvolume_id(tree)
+        if self._has_group(number):
+            calls.limit_group(self._root, calls.group_above(number), None)
+
+    def _has_group(self, number: int) -> bool:
+        return (self._settings / f"1_{number}").exists()
 
     def used_bytes(self, tree: Path) -> int:
         """Return what is counted for a subvolume, and for those that were made inside it."""
@@ -147,7 +158,7 @@ class Quota:
         """Take a subvolume that is to go out of its group; what it wrote may live on."""
         if self.is_on:
             number = calls.subvolume_id(tree)
-            if (self._settings / f"1_{number}").exists():
+            if self._has_group(number):
                 calls.leave_group(self._root, number, calls.group_above(number))
 
     def tidy(self) -> None:

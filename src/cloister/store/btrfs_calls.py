@@ -29,6 +29,7 @@ _NAME_V2_BYTES = 4040
 _READ_ONLY = 2
 _QUOTA_ENABLE_SIMPLE = 4
 _LIMIT_REFERENCED = 1
+_NO_LIMIT = 2**64 - 1
 # The inode number of every subvolume's own directory.
 _SUBVOLUME_INODE = 256
 
@@ -117,9 +118,10 @@ def leave_group(path: Path, number: int, group: int) -> None:
         fcntl.ioctl(directory, _QGROUP_ASSIGN, struct.pack("=QQQ", 0, number, group))
 
 
-def limit_group(path: Path, group: int, limit_bytes: int) -> None:
-    """Stop writers to what a group counts at so many bytes."""
-    argument = struct.pack("=QQQQQQ", group, _LIMIT_REFERENCED, limit_bytes, 0, 0, 0)
+def limit_group(path: Path, group: int, limit_bytes: int | None) -> None:
+    """Stop writers to what a group counts at so many bytes, or no longer."""
+    most = _NO_LIMIT if limit_bytes is None else limit_bytes
+    argument = struct.pack("=QQQQQQ", group, _LIMIT_REFERENCED, most, 0, 0, 0)
     with _opened(path) as directory:
         fcntl.ioctl(directory, _QGROUP_LIMIT, argument)
 

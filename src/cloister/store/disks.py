@@ -140,6 +140,23 @@ class Disks:
         )
         return [self.find(row["id"].removeprefix("disks/")) for row in rows]
 
+    def resize(self, disk: Disk, limit_bytes: int | None) -> Disk:
+        """Give a disk another limit; one below what it holds stops every writer."""
+        trees, driver = self._trees, self._trees.driver
+        if limit_bytes == disk.limit_bytes:
+            return disk
+        if limit_bytes is not None and not driver.holds_quota:
+            raise Unsupported(driver.no_quota)
+        row = trees.records.one("SELECT held_bytes FROM trees WHERE id = ?", (disk.tree,))
+        held = 0 if row is None else int(row["held_bytes"])
+        room = None if limit_bytes is None else max(0, limit_bytes - held)
+        driver.limit(trees.path(disk.tree), room)
+        with trees.records.writing(durable=False) as connection:
+            connection.execute(
+                "UPDATE trees SET limit_bytes = ? WHERE id = ?", (limit_bytes, disk.tree)
+            )
+        return self.find(disk.id)
+
     def remove(self, disk: Disk) -> None:
         """Remove a disk that no sandbox runs on; its snapshots stay."""
         self._trees.discard(disk.tree)
