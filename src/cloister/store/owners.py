@@ -40,8 +40,11 @@ class Owner:
 
     def close(self) -> None:
         """Take the mark away."""
+        if self.lock < 0:
+            return
         (self._directory / (self.name + _SUFFIX)).unlink(missing_ok=True)
         os.close(self.lock)
+        self.lock = -1
 
 
 def _is_free(path: Path) -> bool:

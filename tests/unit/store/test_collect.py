@@ -1,0 +1,79 @@
+"""What nothing refers to is collected, and nothing else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from cloister.store import Snapshot, Store
+
+from .conftest import read, take, write
+
+
+def test_an_abandoned_branch_is_collected_and_the_way_here_is_not(state: Path) -> None:
+    with Store.open(state) as store:
+        disk = store.disks.create("sb_a", limit_bytes=None)
+        store.kept.create("task", disk=disk.id, policy="{}")
+        chain: list[Snapshot] = []
+        for step in range(4):
+            write(disk, "file", str(step))
+            parent = chain[-1].id if chain else None
+            taken, disk = take(store, disk, step=step, parent=parent)
+            chain.append(taken.snapshot)
+        other = store.disks.create("sb_b", base=chain[1], limit_bytes=None)
+        store.kept.update("task", disk=other.id, head=chain[1].id)
+        store.disks.remove(disk)
+        collected = store.collect(dry_run=True)
+        assert set(collected.snapshots) == {chain[2].id, chain[3].id}
+        assert len(store.snapshots.list("task")) == 4
+        seen: list[tuple[int, int]] = []
+        assert store.collect(progress=lambda *done: seen.append(done)).snapshots
+        assert seen and seen[-1][0] == seen[-1][1]
+        assert [each.step for each in store.snapshots.list("task")] == [0, 1]
+        assert read(store.disks.find("sb_b"), "file") == "1"
+        assert store.collect().trees == ()
+
+
+def test_a_named_snapshot_stays_with_all_before_it(state: Path) -> None:
+    with Store.open(state) as store:
+        disk = store.disks.create("sb_a", limit_bytes=None)
+        write(disk, "file", "text")
+        first, disk = take(store, disk)
+        take(store, disk, parent=first.snapshot.id, name="good")
+    with Store.open(state) as store:
+        collected = store.collect()
+        assert collected.snapshots == ()
+        assert "disks/sb_a" in collected.trees
+        fork = store.disks.create("sb_b", base=store.snapshots.find("task@good"), limit_bytes=None)
+        assert read(fork, "file") == "text"
+
+
+def test_a_running_sandbox_keeps_its_disk_and_snapshots(state: Path) -> None:
+    with Store.open(state) as running, Store.open(state) as other:
+        disk = running.disks.create("sb_a", limit_bytes=None)
+        write(disk, "file", "text")
+        taken, disk = take(running, disk)
+        collected = other.collect()
+        assert (collected.snapshots, collected.trees) == ((), ())
+        assert read(disk, "file") == "text"
+        running.close()
+        collected = other.collect()
+        assert collected.snapshots == (taken.snapshot.id,)
+        assert "disks/sb_a" in collected.trees
+
+
+def test_df_tells_shared_from_private_bytes(store: Store) -> None:
+    disk = store.disks.create("sb_a", limit_bytes=None)
+    size = 4 * 1024 * 1024
+    write(disk, "file", "x" * size)
+    taken, disk = take(store, disk)
+    fork = store.disks.create("sb_b", base=taken.snapshot, limit_bytes=None)
+    write(fork, "mine", "y" * (size // 2))
+    store.driver.sync()
+    usage = store.usage()
+    found = {(item.kind, item.name): item for item in usage.items}
+    mine = found["disk", "sb_b"]
+    assert mine.shared_bytes >= size
+    assert size // 2 <= mine.private_bytes < size
+    assert found["snapshot", taken.snapshot.id].shared_bytes >= size
+    assert size * 3 // 2 <= usage.total_bytes < size * 2
+    assert usage.free_bytes > 0 and usage.state_free_bytes > 0
