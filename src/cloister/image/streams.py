@@ -20,7 +20,11 @@ _ZSTD_SKIPPABLE = tuple(bytes([low, 0x2A, 0x4D, 0x18]) for low in range(0x50, 0x
 _MAGIC_BYTES = 4
 # What the zstd tool itself takes without being told to.
 _ZSTD_WINDOW_BYTES = 2**27
+# Four bytes can stand for 128 KiB, and the package bounds what it takes, not what it gives: so it
+# gives 32 MiB at once at most.
+_ZSTD_SLICE_BYTES = 1024
 _GZIP_WINDOW = 16 + zlib.MAX_WBITS
+_PIECE_BYTES = 256 * 1024
 
 
 def file_chunks(file: BinaryIO, limit_bytes: int | None = None) -> Iterator[bytes]:
@@ -85,7 +89,7 @@ def decompressed(chunks: Iterator[bytes], limit_bytes: int) -> Iterator[bytes]:
     if head.startswith(_GZIP):
         inner = _gunzipped(whole)
     elif head.startswith((_ZSTD, *_ZSTD_SKIPPABLE)):
-        inner = _unzstd(whole)
+        inner = _in_pieces(_unzstd(whole))
     else:
         inner = whole
     count = 0
@@ -132,26 +136,34 @@ def _unzstd(chunks: Iterator[bytes]) -> Iterator[bytes]:
             "install it with `pip install 'cloister[images]'`"
         ) from None
     decompressor = zstandard.ZstdDecompressor(max_window_size=_ZSTD_WINDOW_BYTES)
-    reader = decompressor.stream_reader(_Readable(chunks), read_across_frames=True)
+    engine = decompressor.decompressobj()
     try:
-        while chunk := reader.read(CHUNK_BYTES):
-            yield chunk
+        for chunk in chunks:
+            for at in range(0, len(chunk), _ZSTD_SLICE_BYTES):
+                rest = chunk[at : at + _ZSTD_SLICE_BYTES]
+                while rest:
+                    if engine.eof:
+                        engine = decompressor.decompressobj()
+                    yield engine.decompress(rest)
+                    rest = engine.unused_data
     except zstandard.ZstdError as error:
         raise ImageRefused("a layer is damaged: its zstd stream cannot be read") from error
+    if not engine.eof:
+        raise ImageRefused("a layer is damaged: its zstd stream ends early")
 
 
-class _Readable:
-    """Chunks as a file to read from."""
-
-    def __init__(self, chunks: Iterator[bytes]) -> None:
-        self._chunks = chunks
-        self._held = memoryview(b"")
-
-    def read(self, count: int) -> bytes:
-        while not self._held:
-            chunk = next(self._chunks, None)
-            if chunk is None:
-                return b""
-            self._held = memoryview(chunk)
-        taken, self._held = self._held[:count], self._held[count:]
-        return bytes(taken)
+def _in_pieces(chunks: Iterator[bytes]) -> Iterator[bytes]:
+    """Make small pieces larger and large ones smaller, so that each costs about the same."""
+    held: list[bytes] = []
+    held_bytes = 0
+    for chunk in chunks:
+        if held_bytes + len(chunk) < _PIECE_BYTES:
+            held.append(chunk)
+            held_bytes += len(chunk)
+            continue
+        whole = b"".join([*held, chunk])
+        held, held_bytes = [], 0
+        for at in range(0, len(whole), CHUNK_BYTES):
+            yield whole[at : at + CHUNK_BYTES]
+    if held_bytes:
+        yield b"".join(held)
