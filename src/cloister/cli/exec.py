@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import click
 
 from cloister.cli import session
-from cloister.cli.kept import find_kept, parse_with_kept
+from cloister.cli.kept import find_kept, parse_with_kept, policy_of
 from cloister.cli.run import image_command, run_in
 from cloister.cli.shell import interact
 from cloister.model import UNLIMITED, parse_command, parse_cwd
@@ -67,10 +68,12 @@ async def _exec(
     raw: bool,
     as_json: bool,
 ) -> int:
-    await find_kept(name)
+    _, kept = await find_kept(name)
+    found = await parse_with_kept(options, {"wall": UNLIMITED} if tty else None)
+    # What is said for one command is not what the sandbox is from now on.
+    wanted = replace(found, policy=policy_of(kept), once=True)
     if tty:
-        return await interact(await parse_with_kept(options, {"wall": UNLIMITED}), command)
-    wanted = await parse_with_kept(options)
+        return await interact(wanted, command)
     if wanted.cwd is not None:
         parse_cwd(wanted.cwd)
     return await run_in(wanted, command or await image_command(wanted), raw=raw, as_json=as_json)

@@ -107,7 +107,7 @@ async def run_in(wanted: Wanted, command: tuple[str, ...], *, raw: bool, as_json
                 if task is not None:
                     task.cancel()
         await session.end_step(place, command)
-        explain_limit(result, wanted.policy.limits)
+        explain_limit(result, wanted.limits)
         if wanted.usage:
             explain_usage(result)
     return session.exit_code(result)
@@ -118,7 +118,7 @@ async def _run_for_json(wanted: Wanted, command: tuple[str, ...]) -> int:
         process = await _start(place, wanted, command)
         feeder = _feeder(process)
         try:
-            result = await session.capture(place, process, wanted.policy.limits.output)
+            result = await session.capture(place, process, wanted.limits.output)
         finally:
             if feeder is not None:
                 feeder.cancel()
@@ -129,7 +129,7 @@ async def _run_for_json(wanted: Wanted, command: tuple[str, ...]) -> int:
 
 
 async def _start(place: session.Place, wanted: Wanted, command: tuple[str, ...]) -> session.Running:
-    wall = wanted.policy.limits.wall
+    wall = wanted.limits.wall
     timeout = UNLIMITED if wall is None else wall
     stdin = session.is_open(0) and not session.is_terminal(0)
     return await session.start(place, wanted, command, timeout=timeout, stdin=stdin)

@@ -138,7 +138,7 @@ async def _copy_out(sandbox: Sandbox, source: str, target: Path) -> None:
 
 async def start(place: Place, wanted: Wanted, command: Sequence[str], **options: Any) -> Running:
     """Start the command; what cannot be executed gets the exit code a shell would give."""
-    if isinstance(place, Remote):
+    if isinstance(place, Remote) or wanted.once:
         options["env"] = {**options.get("env", {}), **wanted.env} or None
         options["user"] = wanted.user
     try:

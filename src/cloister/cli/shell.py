@@ -76,7 +76,7 @@ async def interact(wanted: Wanted, command: tuple[str, ...]) -> int:
                 if reason not in (Reason.EXIT, Reason.SIGNAL):
                     _calm()
         await session.end_step(place, program)
-        explain_limit(result, wanted.policy.limits)
+        explain_limit(result, wanted.limits)
         if wanted.usage:
             explain_usage(result)
     return session.exit_code(result)
@@ -90,7 +90,7 @@ async def _default_program(place: session.Place) -> tuple[str, ...]:
 
 
 async def _start(place: session.Place, wanted: Wanted, program: tuple[str, ...]) -> session.Running:
-    wall = wanted.policy.limits.wall
+    wall = wanted.limits.wall
     size = os.get_terminal_size(1)
     env = {"TERM": os.environ.get("TERM", "xterm-256color"), "SHELL": program[0]}
     env |= wanted.policy.env

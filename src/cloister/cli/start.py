@@ -15,6 +15,7 @@ import click
 
 from cloister.cli import session
 from cloister.cli.kept import find_kept, find_running, parse_with_kept, require_running, told_busy
+from cloister.cli.neutral import neutralise
 from cloister.cli.options import holding_options
 from cloister.cli.progress import Waiting
 from cloister.errors import CloisterError, HostError, RequestError
@@ -112,7 +113,7 @@ def _read_all(ready: int) -> bytes:
 
 def _end_of(log: Path) -> str:
     text = " ".join(log.read_text(errors="replace").split())
-    return quote(text[-_LOG_SHOWN:]) if text else f"it said nothing in {log}"
+    return neutralise(text[-_LOG_SHOWN:]) if text else f"it said nothing in {log}"
 
 
 @click.command(hidden=True)

@@ -35,9 +35,13 @@ _FLAGS |= {"outs": "out"}
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What the options ask for; `fixed` are those that a sandbox cannot be given any more."""
+    """What the options ask for; `fixed` are those that a sandbox cannot be given any more.
+
+    With `once` the variables, the user and the limits are those of one command alone.
+    """
 
     policy: Policy
+    limits: Limits
     copies: tuple[Mount, ...]
     outs: tuple[tuple[str, Path], ...]
     cwd: str | None
@@ -47,6 +51,7 @@ class Wanted:
     env: Mapping[str, str]
     user: str | None
     fixed: tuple[str, ...]
+    once: bool = False
 
 
 def parse_options(
@@ -98,6 +103,7 @@ def parse_options(
     shown = tuple(mount for mount in whole.mounts if mount.mode is not MountMode.COPY)
     return Wanted(
         policy=whole.replace(mounts=shown),
+        limits=whole.limits,
         copies=tuple(mount for mount in whole.mounts if mount.mode is MountMode.COPY),
         outs=tuple(_out(text) for text in options.get("outs", ())),
         cwd=options.get("cwd"),

@@ -20,22 +20,51 @@ def sections() -> dict[str, str]:
     return dict(zip(parts[1::2], parts[2::2], strict=True))
 
 
+SHOWN = {name: command for name, command in commands.commands.items() if not command.hidden}
+
+
+def options(command: click.Command) -> set[str]:
+    """The long options of a command and of those below it."""
+    found = {
+        option
+        for parameter in command.params
+        if isinstance(parameter, click.Option)
+        for option in parameter.opts
+        if option.startswith("--")
+    }
+    if isinstance(command, click.Group):
+        found = found.union(*(options(each) for each in command.commands.values()))
+    return found
+
+
+def leaves(command: click.Command) -> list[click.Command]:
+    if isinstance(command, click.Group) and command.commands:
+        return [leaf for each in command.commands.values() for leaf in leaves(each)]
+    return [command]
+
+
 def test_every_command_has_a_section_and_no_other_has() -> None:
-    assert set(sections()) == set(commands.commands)
+    assert set(sections()) == set(SHOWN)
 
 
-@pytest.mark.parametrize("name", sorted(commands.commands))
+@pytest.mark.parametrize("name", ["start", "stop", "exec", "snapshot", "image", "volume", "gc"])
+def test_help_shows_how_it_is_used(name: str) -> None:
+    for command in leaves(SHOWN[name]):
+        assert "For example: `cloister " in (command.help or ""), command.name
+        assert "--json" in options(command), command.name
+
+
+@pytest.mark.parametrize("name", sorted(SHOWN))
 def test_every_option_is_in_its_section_and_no_other_is(name: str) -> None:
     text = sections()[name]
-    if name == "shell":
-        # It says so once: the same options as run.
-        assert "same options as `run`" in text
+    if name in ("shell", "start"):
+        # It says so once: the options of run.
+        assert re.search(r"options\sas\s`run`|options\sof\s`run`", text)
         text += sections()["run"]
     shown = set(re.findall(r"(?m)^\| `(--[\w-]+)", text))
-    options = [p for p in commands.commands[name].params if isinstance(p, click.Option)]
-    there = {option for parameter in options for option in parameter.opts}
+    there = options(SHOWN[name])
     assert there - shown == set()
-    if name != "shell":
+    if name not in ("shell", "start"):
         assert shown - there == set()
 
 
