@@ -9,6 +9,7 @@ import os
 import subprocess
 import tarfile
 from collections.abc import Callable
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -96,8 +97,6 @@ async def test_an_index_leads_to_the_image_for_this_machine(
     }
 
     def index(*platforms: tuple[str, str]) -> bytes:
-        from hashlib import sha256
-
         own = f"sha256:{sha256(made.manifest).hexdigest()}"
         entries = [
             {**entry, "digest": own, "platform": {"os": one, "architecture": two}}
@@ -105,11 +104,17 @@ async def test_an_index_leads_to_the_image_for_this_machine(
         ]
         return json.dumps({"schemaVersion": 2, "mediaType": INDEX, "manifests": entries}).encode()
 
-    registry.push_manifest("many", index(("linux", "s390x"), (system, architecture)), "all", INDEX)
+    both = (("linux", "s390x"), (system, architecture))
+    registry.push_manifest("many", index(*both), "all", INDEX)
     registry.push_manifest("many", index(("linux", "s390x")), "other", INDEX)
     address = f"docker://{registry.address}/many"
     image = await pull_image(store, f"{address}:all")
     assert content(image, "here") == b""
+    whole = f"sha256:{sha256(index(*both)).hexdigest()}"
+    assert Library(store).find(f"any@{whole}").digest == image.digest
+    assert (await pull_image(store, f"{address}@{whole}")).digest == image.digest
+    Library(store).remove(f"{registry.address}/many:all")
+    assert Library(store).find(f"{registry.address}/many@{whole}").digest == image.digest
     with pytest.raises(ImageRefused, match="s390x"):
         await pull_image(store, f"{address}:other")
 

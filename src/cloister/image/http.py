@@ -84,12 +84,13 @@ def _persistent(
         pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
         try:
             response = _open(url, headers, body)
-        except ssl.SSLCertVerificationError as error:
-            raise HostError(
-                f"{_origin(url)[1]} cannot prove who it is: {error.verify_message}"
-            ) from error
         except TROUBLE as error:
-            trouble = str(getattr(error, "reason", error)) or type(error).__name__
+            reason = getattr(error, "reason", error)
+            if isinstance(reason, ssl.SSLCertVerificationError):
+                raise HostError(
+                    f"{_origin(url)[1]} cannot prove who it is: {reason.verify_message}"
+                ) from error
+            trouble = str(reason) or type(reason).__name__
             continue
         if response.status not in _TRY_AGAIN:
             return response

@@ -55,7 +55,10 @@ class Image:
 
 @dataclass(frozen=True, slots=True)
 class ImageFacts:
-    """What the store keeps of an image beside its layers."""
+    """What the store keeps of an image beside its layers.
+
+    `aliases` are digests of indexes that lead to it.
+    """
 
     env: Mapping[str, str]
     user: User | None
@@ -66,6 +69,7 @@ class ImageFacts:
     origin: str
     platform: str
     content_bytes: int
+    aliases: tuple[str, ...] = ()
 
     def as_json(self) -> str:
         """Return it as the text that is kept."""
@@ -87,4 +91,5 @@ def read_image_facts(text: str) -> ImageFacts:
         origin=document["origin"],
         platform=document["platform"],
         content_bytes=document["content_bytes"],
+        aliases=tuple(document["aliases"]),
     )

@@ -107,25 +107,33 @@ class Library:
             origin=origin,
             platform="/".join(config.platform),
             content_bytes=sum(facts[layer].bytes for layer in layers),
+            aliases=resolved.aliases,
         )
         record = self._store.images.put(resolved.digest, layers, kept.as_json(), name=name)
-        for alias in resolved.aliases:
-            self._store.images.name(alias, resolved.digest)
-        return self._image(self._store.images.find(record.digest))
+        return self._image(record)
 
     def find(self, reference: str) -> Image:
         """Return an image by NAME[:TAG], DIGEST or NAME@DIGEST, and hold it for this process.
 
         With a digest the name is not looked at: the digest says exactly which one is meant.
         """
-        name, digest = split_pin(reference.removeprefix(_SCHEME))
-        for candidate in (digest,) if digest else (name, name + _LATEST):
+        record = self._record(reference)
+        self._store.images.hold(record.digest)
+        return self._image(record)
+
+    def _record(self, reference: str) -> ImageRecord:
+        whole = reference.removeprefix(_SCHEME)
+        name, digest = split_pin(whole)
+        for candidate in (digest, whole) if digest else (name, name + _LATEST):
             try:
-                record = self._store.images.find(candidate)
+                return self._store.images.find(candidate)
             except NotFound:
                 continue
-            self._store.images.hold(record.digest)
-            return self._image(record)
+        if digest is not None:
+            # The digest of an index, which few ask for: no record is kept by it.
+            for record in self._store.images.list():
+                if digest in read_image_facts(record.facts).aliases:
+                    return record
         raise NotFound(
             f"no image {quote(reference)} here; get it with `cloister image pull`", what=reference
         )
@@ -137,18 +145,17 @@ class Library:
     def remove(self, reference: str) -> None:
         """Take a name away, or all names of a digest. What nothing stands on goes with `gc`."""
         name, digest = split_pin(reference.removeprefix(_SCHEME))
+        names = self._record(reference).names
         if digest is None:
-            names = self.find(name).names
-            self._store.images.unname(name if name in names else name + _LATEST)
-            return
-        for each in self._store.images.find(digest).names:
+            names = (name if name in names else name + _LATEST,)
+        for each in names:
             self._store.images.unname(each)
 
     def _image(self, record: ImageRecord) -> Image:
         facts = read_image_facts(record.facts)
         return Image(
             digest=record.digest,
-            names=tuple(name for name in record.names if split_pin(name)[0]),
+            names=record.names,
             layers=tuple(self._store.layers.path(layer) for layer in reversed(record.layers)),
             layer_digests=record.layers,
             env=facts.env,

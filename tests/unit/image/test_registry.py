@@ -5,6 +5,10 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import socket
+import ssl
+import subprocess
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +17,7 @@ import pytest
 
 from cloister.errors import HostError, ImageRefused, NotFound, RequestError
 from cloister.image.credentials import Credentials
+from cloister.image.http import request
 from cloister.image.reference import RegistryReference
 from cloister.image.registry import RegistrySource
 from cloister.image.source import Resolved
@@ -298,3 +303,34 @@ def test_closing_ends_a_wait(fake: Any, honest: Any, answers: Any, tmp_path: Pat
     with pytest.raises(HostError):
         one.resolve(ignore)
     assert len(fake.asked) == 1
+
+
+def test_a_registry_that_cannot_prove_who_it_is_is_not_asked_twice(tmp_path: Path) -> None:
+    key, certificate = tmp_path / "key", tmp_path / "certificate"
+    names = ["-subj", "/CN=localhost", "-keyout", str(key), "-out", str(certificate)]
+    make = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1", *names]
+    subprocess.run(make, check=True, capture_output=True)
+    outside = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    outside.load_cert_chain(certificate, key)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        refused: list[str] = []
+
+        def serve() -> None:
+            while not refused:
+                accepted, _ = server.accept()
+                try:
+                    outside.wrap_socket(accepted, server_side=True).close()
+                except ssl.SSLError as error:
+                    refused.append(str(error))
+                    accepted.close()
+
+        serving = threading.Thread(target=serve)
+        serving.start()
+        url = f"https://localhost:{server.getsockname()[1]}/v2/"
+        with (
+            pytest.raises(HostError, match="cannot prove who it is"),
+            request(url, {}, stopping=threading.Event()),
+        ):
+            raise AssertionError("it was asked")
+        serving.join()
+    assert len(refused) == 1
