@@ -7,6 +7,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from cloister.errors import (
     AlreadyExists,
     Busy,
@@ -31,6 +33,9 @@ from cloister.model import Limits, Mount, MountMode, Profile, Reason, Result, Tr
 from cloister.policy import DirectoryRoot, HostRoot, ImageRoot, Policy, load_policy, parse_policy
 from cloister.sandbox import Change, Entry, Files, Process, Sandbox
 
+if TYPE_CHECKING:
+    from cloister.build.stock import Image, Template, Volume
+
 __version__ = "0.1.0"
 
 __all__ = [
@@ -49,6 +54,7 @@ __all__ = [
     "GuestGone",
     "HostError",
     "HostRoot",
+    "Image",
     "ImageRoot",
     "LaunchFailed",
     "Limits",
@@ -66,9 +72,22 @@ __all__ = [
     "Result",
     "RuntimeGone",
     "Sandbox",
+    "Template",
     "Trust",
     "Unsupported",
     "Usage",
+    "Volume",
     "load_policy",
     "parse_policy",
 ]
+
+_MADE_WHEN_ASKED_FOR = ("Image", "Template", "Volume")
+
+
+def __getattr__(name: str) -> object:
+    """Import what only some programs need when the first of them asks for it."""
+    if name in _MADE_WHEN_ASKED_FOR:
+        from cloister.build import stock
+
+        return getattr(stock, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

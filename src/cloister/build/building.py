@@ -117,7 +117,7 @@ class _Build:
         draft = await self._base(start, image)
         for note in start.notes:
             self._note(note)
-        steps = Steps(self._surroundings, scope, self._origin, self._note, self._say)
+        steps = Steps(self._surroundings, scope, self._note, self._say, self._built)
         for step in stage.steps:
             begun = time.monotonic()
             self._announce(step, f"{step.at.name} {step.at.text}")
@@ -133,21 +133,13 @@ class _Build:
     async def _base(self, start: From, image: str) -> Draft:
         store = self._surroundings.store
         if image == _SCRATCH:
-            return Draft((await _empty_layer(store),))
+            return await _nothing(store)
         if image.lower() in self._built and not image.isdecimal():
             return self._built[image.lower()]
         try:
             return Draft.on(await asyncio.to_thread(Library(store).find, image))
         except NotFound as error:
             raise NotFound(f"{start.at.place}: {error}", what=image) from None
-
-    async def _origin(self, text: str) -> Image:
-        """Return what COPY --from names: an earlier stage, by name or number, or an image."""
-        store = self._surroundings.store
-        built = self._built.get(text.lower())
-        if built is not None:
-            return await put_image(built, store, origin="build")
-        return await asyncio.to_thread(Library(store).find, text)
 
     def _announce(self, step: object, text: str) -> None:
         self._index += 1
@@ -161,12 +153,12 @@ class _Build:
         self._tell(BuildProgress(News.OUTPUT, self._index, self._count, output=output))
 
 
-async def _empty_layer(store: Store) -> str:
+async def _nothing(store: Store) -> Draft:
     digest = digest_of(trailer())
     with spool_file(store) as spool:
         spool.write_bytes(trailer())
         await store_layer(store, spool, digest)
-    return digest
+    return Draft.on(await put_image(Draft("", (digest,)), store, origin=_SCRATCH))
 
 
 def _needed(recipe: Recipe, target: str | None) -> list[tuple[int, Stage]]:

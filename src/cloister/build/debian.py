@@ -99,7 +99,7 @@ async def build_debian(
             digest = await _run(who, command, place, spool, tell)
             tell(BuildProgress(News.STEP, 2, 2, "unpacking"))
             facts = await store_layer(store, spool, digest)
-    draft = Draft((digest,), facts.bytes, cmd=("/bin/bash",), notes=_notes(facts.devices))
+    draft = Draft("", (digest,), facts.bytes, cmd=("/bin/bash",), notes=_notes(facts.devices))
     image = await put_image(draft, store, origin=f"debian:{request.suite}", name=name)
     tell(BuildProgress(News.DONE, 2, 2))
     return image

@@ -22,8 +22,12 @@ DEFAULT_SHELL = ("/bin/sh", "-c")
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """What has been made so far; each step gives another one."""
+    """What has been made so far; each step gives another one.
 
+    `base` is the image it began with, which keeps that alive.
+    """
+
+    base: str
     layers: tuple[str, ...]
     content_bytes: int = 0
     env: dict[str, str] = field(default_factory=dict)
@@ -39,6 +43,7 @@ class Draft:
     def on(cls, image: Image) -> Draft:
         """Begin with an image as it is."""
         return cls(
+            base=image.digest,
             layers=image.layer_digests,
             content_bytes=image.content_bytes,
             env=dict(image.env),

@@ -13,12 +13,13 @@ from pathlib import Path
 
 from cloister.build.contents import SourceTree
 from cloister.build.copying import Item
+from cloister.build.draft import Draft
 from cloister.build.ignore import compile_name, is_pattern
 from cloister.build.spool import SPOOL_PREFIX, builds_directory
+from cloister.build.workshop import Standing
 from cloister.errors import NotFound
-from cloister.image import Image
 from cloister.model import Profile, quote
-from cloister.policy import ImageRoot, Policy
+from cloister.policy import Policy
 from cloister.sandbox import Kind, Sandbox
 from cloister.store import Store
 
@@ -27,16 +28,16 @@ _MAXIMUM_BYTES = 32 * 2**30
 
 @contextlib.asynccontextmanager
 async def taken_from(
-    image: Image, sources: Sequence[str], store: Store
+    origin: Draft, sources: Sequence[str], store: Store
 ) -> AsyncIterator[list[Item]]:
-    """Copy the sources out of the image; they are gone again afterwards."""
+    """Copy the sources out of an image; they are gone again afterwards."""
     prefix = f"{SPOOL_PREFIX}{os.getpid()}-"
     spool = Path(tempfile.mkdtemp(prefix=prefix, dir=builds_directory(store)))
-    policy = Policy(root=ImageRoot(image.digest), profile=Profile.ROOT)
+    policy = Policy(profile=Profile.ROOT)
     with contextlib.ExitStack() as contexts:
         try:
             items: list[Item] = []
-            async with Sandbox(policy, label="build") as sandbox:
+            async with Standing(policy, store, origin.base, origin.layers) as sandbox:
                 for source in sources:
                     for path in await _match(sandbox, source):
                         place = spool / str(len(items))

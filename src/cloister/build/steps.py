@@ -5,20 +5,20 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import posixpath
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 
 from cloister.build.cache import Cache, step_key
 from cloister.build.contents import SourceTree
 from cloister.build.copying import Cargo, Item, bring, digest_items, find_items
-from cloister.build.draft import Draft, put_image, user_of
+from cloister.build.draft import Draft, user_of
 from cloister.build.instructions import Arg, Copy, Instruction, Pairs, Program, Run, Setting
 from cloister.build.origins import taken_from
 from cloister.build.scope import Scope
 from cloister.build.shipment import Manner
 from cloister.build.workshop import Say, Workshop
 from cloister.errors import CloisterError, NotFound, ProcessFailed, RequestError
-from cloister.image import Image, LayerFacts, parse_config
+from cloister.image import LayerFacts, Library, parse_config
 from cloister.image.accounts import find_user
 from cloister.model import User
 from cloister.policy import Policy
@@ -33,7 +33,7 @@ class Surroundings:
     """What all steps of a build share."""
 
     store: Store
-    context: SourceTree
+    context: SourceTree | None
     policy: Policy
     cache: Cache
     use_cache: bool
@@ -46,13 +46,13 @@ class Steps:
         self,
         surroundings: Surroundings,
         scope: Scope,
-        origin: Callable[[str], Awaitable[Image]],
         note: Callable[[str], None],
         say: Say,
+        stages: Mapping[str, Draft],
     ) -> None:
         self._around = surroundings
         self._scope = scope
-        self._origin = origin
+        self._stages = stages
         self._note = note
         self._say = say
 
@@ -162,22 +162,22 @@ class Steps:
             )
             for each in step.documents
         ]
-        image = (
-            None
-            if step.origin is None
-            else await self._origin(self._scope.expand(step.at, step.origin, seen))
-        )
+        origin = None
+        if step.origin is not None:
+            origin = await self._find_origin(self._scope.expand(step.at, step.origin, seen))
         context = self._around.context
-        if image is None:
+        if origin is None and context is not None:
             items = await asyncio.to_thread(find_items, context, sources)
             content: list[str] = await asyncio.to_thread(digest_items, items)
+        elif origin is not None:
+            items, content = [], [*origin.layers, *sources]
         else:
-            items, content = [], [image.digest, *sources]
+            raise RequestError("there is no context to copy from; use --from")
         said = [[name, text.decode("utf-8", "replace")] for name, text in documents]
         key = step_key([step.at.name, draft.layers, whole, content, said, list(owner), step.mode])
 
         async def work(workshop: Workshop) -> None:
-            async with self._items(image, sources, items) as found:
+            async with self._items(origin, sources, items) as found:
                 cargo = Cargo(found, documents, whole, Manner(owner, step.mode), step.unpack)
                 left_out = await bring(workshop, cargo)
             if left_out:
@@ -187,13 +187,20 @@ class Steps:
 
     @contextlib.asynccontextmanager
     async def _items(
-        self, image: Image | None, sources: list[str], items: list[Item]
+        self, origin: Draft | None, sources: list[str], items: list[Item]
     ) -> AsyncIterator[list[Item]]:
-        if image is None:
+        if origin is None:
             yield items
             return
-        async with taken_from(image, sources, self._around.store) as found:
+        async with taken_from(origin, sources, self._around.store) as found:
             yield found
+
+    async def _find_origin(self, text: str) -> Draft:
+        """Return what COPY --from names: an earlier stage, by name or number, or an image."""
+        stage = self._stages.get(text.lower())
+        if stage is not None:
+            return stage
+        return Draft.on(await asyncio.to_thread(Library(self._around.store).find, text))
 
     def _owner(self, step: Copy, draft: Draft) -> User:
         if step.chown is None:
@@ -219,8 +226,9 @@ class Steps:
             known, made = await asyncio.to_thread(around.cache.find, key)
             if known:
                 return draft.with_layer(made), True
-        image = await put_image(draft, around.store, origin="build")
-        workshop = Workshop(image.digest, around.policy, around.store, unpacker=unpacker)
+        workshop = Workshop(
+            around.policy, around.store, draft.base, draft.layers, unpacker=unpacker
+        )
         async with workshop:
             await work(workshop)
             made = await workshop.keep()

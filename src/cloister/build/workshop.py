@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import os
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 
 from cloister.build.spool import spool_file, store_layer
@@ -13,6 +13,7 @@ from cloister.errors import GuestGone, ImageRefused, PolicyError, RequestError
 from cloister.image import LayerFacts
 from cloister.model import Limits, Profile, Result, User
 from cloister.policy import History, ImageRoot, Policy, Storage
+from cloister.runtime.ground import Ground
 from cloister.runtime.plan import HostMount, Plan
 from cloister.sandbox import Process, Sandbox
 from cloister.store import Store, as_owner
@@ -67,16 +68,40 @@ def build_policy(policy: Policy | None, store: Store) -> Policy:
     )
 
 
-class Workshop(Sandbox):
-    """A sandbox on an image, with a disk of its own.
+class Standing(Sandbox):
+    """A sandbox on layers of the store that are not an image yet.
+
+    `base` is an image that is, and that they began with.
+    """
+
+    def __init__(self, policy: Policy, store: Store, base: str, layers: Sequence[str]) -> None:
+        super().__init__(policy.replace(root=ImageRoot(base)), label="build")
+        self._store = store
+        self._layers = layers
+
+    async def start_guest(self, ground: Ground) -> None:
+        """Start it on the layers, the uppermost first."""
+        paths = [str(self._store.layers.path(each)) for each in reversed(self._layers)]
+        await super().start_guest(dataclasses.replace(ground, image=tuple(paths)))
+
+
+class Workshop(Standing):
+    """A sandbox with a disk of its own, whose changes become a layer.
 
     `unpacker` shows our program inside, and with it where it lies on the host: only for steps in
     which nothing of the image runs.
     """
 
-    def __init__(self, image: str, policy: Policy, store: Store, *, unpacker: bool = False) -> None:
-        super().__init__(policy.replace(root=ImageRoot(image)), label="build")
-        self._store = store
+    def __init__(
+        self,
+        policy: Policy,
+        store: Store,
+        base: str,
+        layers: Sequence[str],
+        *,
+        unpacker: bool = False,
+    ) -> None:
+        super().__init__(policy, store, base, layers)
         self._unpacker = unpacker
         if unpacker:
             self._amend = _with_program

@@ -17,6 +17,7 @@ from cloister.cli.failures import report
 from cloister.cli.fork import fork
 from cloister.cli.gc import df, gc
 from cloister.cli.image import image
+from cloister.cli.image_build import build
 from cloister.cli.ls import ls, rm
 from cloister.cli.pause import pause, resume
 from cloister.cli.ps import ps
@@ -27,6 +28,7 @@ from cloister.cli.setup_storage import storage
 from cloister.cli.shell import shell
 from cloister.cli.snapshot import snapshot, snapshots
 from cloister.cli.start import hold, start, stop
+from cloister.cli.template import template
 from cloister.cli.verify import verify
 from cloister.cli.volume import volume
 
@@ -56,11 +58,12 @@ def commands() -> None:
 for command in (
     *(run, shell, ps, start, stop, exec_, pause, resume, ls, rm, hold),
     *(snapshot, snapshots, fork, rewind, diff, export, apply),
-    *(image, volume, gc, df),
+    *(image, template, volume, gc, df),
     *(doctor, verify, setup, completion),
 ):
     commands.add_command(command)
 setup.add_command(storage)
+image.add_command(build)
 
 
 def main(arguments: list[str] | None = None) -> int:

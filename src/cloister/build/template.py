@@ -1,0 +1,118 @@
+"""Templates: steps are run once, and every sandbox of one starts as fast as an empty one."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+from cloister.build.building import BuildOptions, build_image
+from cloister.build.cache import Cache
+from cloister.build.dockerfile import Statement
+from cloister.build.draft import Draft, put_image
+from cloister.build.instructions import Run
+from cloister.build.progress import BuildProgress, News, OnBuildProgress
+from cloister.build.scope import NO_VARIABLES, Scope
+from cloister.build.spool import sweep_spool
+from cloister.build.steps import Steps, Surroundings
+from cloister.build.template_file import TemplateSpec
+from cloister.build.workshop import build_limits, build_policy
+from cloister.image import Image, Library
+from cloister.node import open_store
+from cloister.node.templates import TemplateRecord, Templates
+from cloister.policy import ImageRoot, Policy
+from cloister.sandbox import Sandbox
+from cloister.sandbox.templated import launch
+from cloister.store import Store
+
+
+async def build_template(
+    spec: TemplateSpec, *, use_cache: bool = True, on_progress: OnBuildProgress | None = None
+) -> TemplateRecord:
+    """Run the steps, see that it gets ready, and keep it as a new version.
+
+    The steps run under the template's own policy, as root and without its host directories and
+    volumes.
+    """
+    tell = on_progress or (lambda _: None)
+    store = await open_store()
+    await asyncio.to_thread(sweep_spool, store)
+    steps_policy = _steps_policy(spec.policy, store)
+    base = await _base(spec, store, steps_policy, use_cache, tell)
+    draft = await _follow(spec, Draft.on(base), store, steps_policy, use_cache, tell)
+    image = await put_image(draft, store, origin=f"template:{spec.name}")
+    record = TemplateRecord(
+        spec.name,
+        0,
+        image.digest,
+        spec.policy.replace(root=ImageRoot(image.digest)),
+        spec.start,
+        spec.ready,
+        spec.steps,
+        base.digest,
+        0.0,
+    )
+    if spec.start or spec.ready is not None:
+        tell(BuildProgress(News.STEP, len(spec.steps) + 1, len(spec.steps) + 1, "ready check"))
+        async with Sandbox(record.policy, label="template") as sandbox:
+            await launch(sandbox, record)
+    return await asyncio.to_thread(_put, store, record)
+
+
+def _put(store: Store, record: TemplateRecord) -> TemplateRecord:
+    return Templates(store).put(
+        record.name,
+        record.image,
+        record.policy,
+        start=record.start,
+        ready=record.ready,
+        steps=record.steps,
+        base=record.base,
+    )
+
+
+def _steps_policy(policy: Policy, store: Store) -> Policy:
+    bare = policy.replace(mounts=(), volumes=(), limits=build_limits(store))
+    return build_policy(bare, store)
+
+
+async def _base(
+    spec: TemplateSpec, store: Store, policy: Policy, use_cache: bool, tell: OnBuildProgress
+) -> Image:
+    if spec.dockerfile is None:
+        return await asyncio.to_thread(Library(store).find, spec.image or "")
+    return await build_image(
+        spec.directory or spec.dockerfile.parent,
+        None,
+        dockerfile=spec.dockerfile,
+        options=BuildOptions({}, policy=policy, use_cache=use_cache),
+        on_progress=tell,
+    )
+
+
+async def _follow(
+    spec: TemplateSpec,
+    draft: Draft,
+    store: Store,
+    policy: Policy,
+    use_cache: bool,
+    tell: OnBuildProgress,
+) -> Draft:
+    count = len(spec.steps)
+    own = draft.user
+    # Steps install things: they are root's, whoever the image's programs run as.
+    draft = replace(draft, user=None)
+    for index, line in enumerate(spec.steps, 1):
+        tell(BuildProgress(News.STEP, index, count, line.splitlines()[0] if line else ""))
+
+        def say(output: bytes, index: int = index) -> None:
+            tell(BuildProgress(News.OUTPUT, index, count, output=output))
+
+        def note(text: str, index: int = index) -> None:
+            tell(BuildProgress(News.NOTE, index, count, text=text))
+
+        around = Surroundings(store, None, policy, Cache(store), use_cache)
+        steps = Steps(around, Scope("\\", NO_VARIABLES, NO_VARIABLES), note, say, {})
+        at = Statement(f"step {index}", "RUN", (), line, (), "\\")
+        draft, cached = await steps.follow(Run(at, line), draft)
+        tell(BuildProgress(News.CACHED if cached else News.DONE, index, count))
+    return replace(draft, user=own)
