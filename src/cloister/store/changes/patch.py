@@ -91,7 +91,7 @@ class _Writer:
 
     def _pieces(self, found: Found, change: Change, path: bytes) -> Iterator[bytes]:
         yield from _remarks(change, path)
-        if any(name.lower() == b".git" for name in path.split(b"/")):
+        if b"/.git/" in b"/%s/" % path.lower():
             if change.type is not EntryType.DIRECTORY:
                 yield _remark(path, f"{change.kind}; git takes no paths with .git")
             return
