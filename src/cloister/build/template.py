@@ -19,7 +19,7 @@ from cloister.build.workshop import build_limits, build_policy
 from cloister.image import Image, Library
 from cloister.node import open_store
 from cloister.node.templates import TemplateRecord, Templates
-from cloister.policy import ImageRoot, Policy
+from cloister.policy import ImageRoot, Policy, Storage
 from cloister.sandbox import Sandbox
 from cloister.sandbox.templated import launch
 from cloister.store import Store
@@ -52,7 +52,8 @@ async def build_template(
         0.0,
     )
     if spec.start or spec.ready is not None:
-        tell(BuildProgress(News.STEP, len(spec.steps) + 1, len(spec.steps) + 1, "ready check"))
+        count = _count(spec)
+        tell(BuildProgress(News.STEP, count, count, "wait until it is ready"))
         async with Sandbox(record.policy, label="template") as sandbox:
             await launch(sandbox, record)
     return await asyncio.to_thread(_put, store, record)
@@ -70,8 +71,13 @@ def _put(store: Store, record: TemplateRecord) -> TemplateRecord:
     )
 
 
+def _count(spec: TemplateSpec) -> int:
+    return len(spec.steps) + (1 if spec.start or spec.ready is not None else 0)
+
+
 def _steps_policy(policy: Policy, store: Store) -> Policy:
-    bare = policy.replace(mounts=(), volumes=(), limits=build_limits(store))
+    limits = build_limits(store)
+    bare = policy.replace(mounts=(), volumes=(), storage=Storage.DISK, limits=limits)
     return build_policy(bare, store)
 
 
@@ -97,7 +103,7 @@ async def _follow(
     use_cache: bool,
     tell: OnBuildProgress,
 ) -> Draft:
-    count = len(spec.steps)
+    count = _count(spec)
     own = draft.user
     # Steps install things: they are root's, whoever the image's programs run as.
     draft = replace(draft, user=None)

@@ -32,7 +32,14 @@ async def find_template(reference: str) -> TemplateRecord:
 
     def find() -> TemplateRecord:
         record = Templates(store).find(reference)
-        store.images.hold(record.image)
+        try:
+            store.images.hold(record.image)
+        except NotFound:
+            raise NotFound(
+                f"the image of template {quote(record.reference)} is gone; build it again, "
+                "or name another version",
+                what=reference,
+            ) from None
         return record
 
     return await asyncio.to_thread(find)
