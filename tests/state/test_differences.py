@@ -50,7 +50,9 @@ async def test_the_difference_is_the_same_however_many_snapshots_lie_between(mak
         ]
 
 
-async def test_a_roots_own_files_are_told_as_changed_and_deleted(make, tmp_path: Path) -> None:
+async def test_a_roots_own_files_are_told_as_changed_and_deleted(
+    make, owned_programs, tmp_path: Path
+) -> None:
     tmp_path.chmod(0o755)
     base = tmp_path / "root"
     for name in ("keep", "change", "delete", "mode"):

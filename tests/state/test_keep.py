@@ -75,7 +75,7 @@ async def test_it_cannot_be_removed_while_it_runs(make, store) -> None:
     assert store.kept.list() == []
 
 
-async def test_a_killed_process_leaves_it_whole_and_free(start_owner, limits, make) -> None:
+async def test_a_killed_process_leaves_it_whole_and_free(start_owner, limits, freezing) -> None:
     settings = {"keep": "survivor", "limits": {"disk": limits().disk or "unlimited"}}
     for turn in range(4):
         owner = await start_owner()

@@ -261,7 +261,7 @@ async def test_twenty_snapshots_asked_for_at_once_are_all_taken(make, freezing) 
         assert (await sandbox.run("echo alive")).stdout == "alive\n"
 
 
-async def test_a_command_that_comes_during_a_snapshot_waits_and_runs(make) -> None:
+async def test_a_command_that_comes_during_a_snapshot_waits_and_runs(make, freezing) -> None:
     async with make() as sandbox:
         for number in range(5):
             work = (sandbox.run(f"echo {number} > {n}") for n in range(4))
@@ -273,7 +273,7 @@ async def test_a_command_that_comes_during_a_snapshot_waits_and_runs(make) -> No
             assert set((await fork.run("cat 0 1 2 3")).stdout.split()) <= {"3", "4"}
 
 
-async def test_file_operations_during_snapshots_lose_nothing(make) -> None:
+async def test_file_operations_during_snapshots_lose_nothing(make, freezing) -> None:
     async with make() as sandbox:
 
         async def write(number: int) -> None:
