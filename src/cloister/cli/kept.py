@@ -47,15 +47,32 @@ async def parse_with_kept(
 ) -> Wanted:
     """Return what options ask for; what is kept under their name is what they change."""
     name = options.get("keep")
+    base = await _template_policy(options)
     if name is None:
-        return parse_options(options, None, defaults)
+        return parse_options(options, base, defaults)
     parse_name(name, "--keep")
     store = await open_store()
     try:
         kept = await asyncio.to_thread(store.kept.find, name)
     except NotFound:
-        return parse_options(options, None, defaults)
+        return parse_options(options, base, defaults)
     return parse_options(options, policy_of(kept), defaults)
+
+
+async def _template_policy(options: Mapping[str, Any]) -> Policy | None:
+    """Return the policy of the template that is named, if one is."""
+    reference = options.get("template")
+    if reference is None:
+        return None
+    for name, flag in (("policy_file", "--policy"), ("root", "--root"), ("image", "--image")):
+        if options.get(name) is not None:
+            raise RequestError(
+                f"--template brings its own image and policy; leave {flag} out, "
+                "or change single things with the other options"
+            )
+    from cloister.sandbox.templated import find_template
+
+    return (await find_template(reference)).policy
 
 
 async def find_running(name: str) -> Remote | None:

@@ -138,6 +138,11 @@ def _of_the_sandbox() -> list[Option]:
             help="Use an image as root filesystem; it is not written to.",
         ),
         click.option(
+            "--template",
+            metavar="NAME[:VERSION]",
+            help="Start from a template: its image, its policy, its program.",
+        ),
+        click.option(
             "--storage",
             type=click.Choice([storage.value for storage in Storage]),
             help="Where what is written inside lies; only on disk can it be snapshotted.",

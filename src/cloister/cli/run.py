@@ -52,8 +52,8 @@ async def _run(options: dict[str, Any], command: tuple[str, ...], raw: bool, as_
 async def parse_wanted(
     options: dict[str, Any], defaults: Mapping[str, str] | None = None
 ) -> Wanted:
-    """Return what options ask for; only what is kept needs the store for it."""
-    if options["keep"] is None:
+    """Return what options ask for; only what is kept, or a template, needs the store for it."""
+    if options["keep"] is None and options["template"] is None:
         return parse_options(options, None, defaults)
     from cloister.cli.kept import parse_with_kept
 

@@ -93,7 +93,7 @@ async def _running_elsewhere(wanted: Wanted) -> Remote | None:
 
 @contextlib.asynccontextmanager
 async def _opened_here(wanted: Wanted) -> AsyncIterator[Sandbox]:
-    sandbox = Sandbox(wanted.policy, label=wanted.label, keep=wanted.keep)
+    sandbox = Sandbox(wanted.policy, label=wanted.label, keep=wanted.keep, template=wanted.template)
     if wanted.keep is None:
         await sandbox.open()
     else:

@@ -128,7 +128,8 @@ def hold(name: str, ready_fd: int | None, **options: Any) -> int:
 async def _hold(name: str, ready_fd: int | None, options: dict[str, Any]) -> int:
     try:
         wanted = await parse_with_kept(options, {"lifetime": UNLIMITED})
-        sandbox = Sandbox(wanted.policy, label=wanted.label or name, keep=name)
+        label = wanted.label or name
+        sandbox = Sandbox(wanted.policy, label=label, keep=name, template=wanted.template)
         with told_busy(name):
             await sandbox.open()
     except CloisterError as error:

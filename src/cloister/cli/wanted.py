@@ -51,6 +51,7 @@ class Wanted:
     env: Mapping[str, str]
     user: str | None
     fixed: tuple[str, ...]
+    template: str | None = None
     once: bool = False
 
 
@@ -113,6 +114,7 @@ def parse_options(
         env=variables,
         user=options["user"],
         fixed=tuple(_flag(name) for name, value in options.items() if _is_fixed(name, value)),
+        template=options.get("template"),
     )
 
 

@@ -56,12 +56,16 @@ class TemplateRecord:
         if self.ready is not None:
             ready = {"command": list(self.ready.command), "port": self.ready.port}
             ready["timeout_s"] = self.ready.timeout_s
+        policy = self.policy.as_dict()
+        if not self.policy.storage_is_stated:
+            # Where its sandboxes have their files is left to whoever starts them.
+            del policy["storage"]
         return {
             "form": _FORM,
             "name": self.name,
             "version": self.version,
             "image": self.image,
-            "policy": self.policy.as_dict(),
+            "policy": policy,
             "start": list(self.start),
             "ready": ready,
             "steps": list(self.steps),

@@ -49,6 +49,9 @@ def template_policy(
     record: TemplateRecord, policy: Policy | None, changes: Mapping[str, Any]
 ) -> Policy:
     """Return what the template says, with what the caller changes of it."""
+    # One that stands on the template's own image was made from the template's.
+    if policy is not None and policy.root == record.policy.root and "root" not in changes:
+        return policy.replace(**changes)
     if policy is not None or "root" in changes:
         raise RequestError(
             f"template {quote(record.reference)} brings its policy and its image; "
