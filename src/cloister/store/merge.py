@@ -12,7 +12,7 @@ from cloister.store.driver import BENCH, UPPER
 from cloister.store.stand_in import as_owner
 from cloister.store.tree_copy import copy_facts
 from cloister.store.tree_removal import remove_tree
-from cloister.store.tree_walk import Step, walk
+from cloister.store.tree_walk import Step, open_beneath, walk
 from cloister.store.trees import Trees
 
 # Far below the 500 layers of overlayfs, and their names still fit into one page of mount options.
@@ -51,9 +51,10 @@ def _lay_over(layer: Path, target: Path, trash: Path) -> None:
     try:
         for step in walk(layer):
             if step.is_leaving:
+                above = _go(os.dup(inner), "..")
                 _copy_facts_of_directory(step.directory, inner)
-                if step.name:
-                    inner = _go(inner, "..")
+                os.close(inner)
+                inner = above
                 continue
             if step.name:
                 inner = _enter(step, inner, trash)
@@ -75,7 +76,10 @@ def _enter(step: Step, inner: int, trash: Path) -> int:
         hides, below = True, None
     if below is None:
         os.mkdir(step.name, 0o700, dir_fd=inner)
-    entered = _go(inner, step.name)
+    entered = open_beneath(inner, step.name, os.O_DIRECTORY)
+    os.close(inner)
+    # Until it is left: with a single id, its mode may shut us out.
+    os.fchmod(entered, 0o700)
     if hides:
         os.setxattr(entered, OPAQUE, b"y")
     return entered

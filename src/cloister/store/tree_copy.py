@@ -44,10 +44,12 @@ class _Copy:
         try:
             for step in walk(source):
                 if step.is_leaving:
-                    # Last, since every entry made inside changes its times.
+                    # Last, since every entry made inside changes its times; but the way up may be
+                    # shut by its mode.
+                    above = _go(os.dup(inner), "..")
                     copy_facts(step.directory, inner)
-                    if step.name:
-                        inner = _go(inner, "..")
+                    os.close(inner)
+                    inner = above
                     continue
                 if step.name:
                     os.mkdir(step.name, 0o700, dir_fd=inner)

@@ -26,29 +26,54 @@ class Step:
     subdirectories: list[str]
 
 
+@dataclass(slots=True)
+class _Level:
+    name: str
+    # What to set the mode back to, where it had to be changed for us to pass.
+    mode: int | None
+    left: list[str]
+
+
 def walk(tree: Path) -> Iterator[Step]:
     """Yield each directory twice: when it is entered, and when all below it is done.
 
     Nobody may be changing the tree: the way up is by `..`.
     """
     current = open_beneath(None, str(tree), os.O_DIRECTORY)
-    pending: list[tuple[str, list[str]]] = []
+    pending: list[_Level] = []
     entering = ""
     try:
         while True:
+            mode = _let_us_pass(current)
             others, subdirectories = _read(current)
+            pending.append(_Level(entering, mode, subdirectories))
             yield Step(current, entering, False, others, subdirectories)
-            pending.append((entering, subdirectories))
-            while not pending[-1][1]:
-                name, _ = pending.pop()
-                yield Step(current, name, True, [], [])
-                if not pending:
+            while not pending[-1].left:
+                done = pending.pop()
+                above = os.open("..", _FLAGS | os.O_DIRECTORY, dir_fd=current) if pending else None
+                if done.mode is not None:
+                    os.fchmod(current, done.mode)
+                try:
+                    yield Step(current, done.name, True, [], [])
+                finally:
+                    if above is not None:
+                        os.close(current)
+                        current = above
+                if above is None:
                     return
-                current = _go(current, "..")
-            entering = pending[-1][1].pop()
+            entering = pending[-1].left.pop()
             current = _go(current, entering)
     finally:
         os.close(current)
+
+
+def _let_us_pass(directory: int) -> int | None:
+    """Open up a directory of ours that is shut even to us; return the mode it had."""
+    mode = stat.S_IMODE(os.fstat(directory).st_mode)
+    if os.geteuid() == 0 or mode & 0o700 == 0o700:
+        return None
+    os.fchmod(directory, mode | 0o700)
+    return mode
 
 
 def _read(directory: int) -> tuple[list[str], list[str]]:
