@@ -100,7 +100,7 @@ async def _bring(reference: str, name: str | None, as_json: bool) -> int:
     from cloister.build import pull_image
 
     store = await open_store()
-    with ImageProgress(reference) as progress:
+    with ImageProgress(quiet=as_json) as progress:
         found = await pull_image(store, reference, name=name, on_progress=progress.tell)
     for each in found.notes:
         note(each)

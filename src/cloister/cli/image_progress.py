@@ -18,10 +18,13 @@ _DIGEST_SHOWN = 19
 
 
 class ImageProgress:
-    """Appears on standard error after a second, and only if there is something to wait for."""
+    """Appears on standard error after a second, and only if there is something to wait for.
 
-    def __init__(self, what: str) -> None:
-        self._what = what
+    With `quiet` it does not: who asked for JSON reads an error there, and nothing else.
+    """
+
+    def __init__(self, *, quiet: bool) -> None:
+        self._quiet = quiet
         self._begun = time.monotonic()
         self._is_terminal = sys.stderr is not None and sys.stderr.isatty()
         self._bars: Bars | None = None
@@ -42,7 +45,7 @@ class ImageProgress:
 
     def tell(self, progress: Progress) -> None:
         """Take where one layer is."""
-        if time.monotonic() - self._begun < _PATIENCE_S:
+        if self._quiet or time.monotonic() - self._begun < _PATIENCE_S:
             return
         if self._is_terminal:
             self._draw(progress)

@@ -63,17 +63,19 @@ class Progress:
 
 
 class Waiting:
-    """A line on standard error that appears after a second, for what cannot say how far it is."""
+    """A line on the terminal that appears after a second, for what cannot say how far it is."""
 
     def __init__(self, what: str) -> None:
         self._what = what
         self._timer = threading.Timer(_PATIENCE_S, self._show)
         self._timer.daemon = True
         self._shown: Status | None = None
-        self._over = threading.Lock()
+        self._is_over = False
+        self._turn = threading.Lock()
 
     def __enter__(self) -> Self:
-        self._timer.start()
+        if sys.stderr is not None and sys.stderr.isatty():
+            self._timer.start()
         return self
 
     def __exit__(
@@ -83,22 +85,16 @@ class Waiting:
         trace: TracebackType | None,
     ) -> None:
         self._timer.cancel()
-        # Held for good: a timer that goes off now finds it taken.
-        self._over.acquire()
-        if self._shown is not None:
-            self._shown.stop()
+        with self._turn:
+            self._is_over = True
+            if self._shown is not None:
+                self._shown.stop()
 
     def _show(self) -> None:
-        if not self._over.acquire(blocking=False):
-            return
-        try:
-            if sys.stderr.isatty():
-                from rich.console import Console
-                from rich.text import Text
+        from rich.console import Console
+        from rich.text import Text
 
+        with self._turn:
+            if not self._is_over:
                 self._shown = Console(stderr=True).status(Text(self._what))
                 self._shown.start()
-            else:
-                print(f"cloister: {self._what}", file=sys.stderr, flush=True)
-        finally:
-            self._over.release()

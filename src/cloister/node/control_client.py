@@ -74,6 +74,10 @@ class Remote:
         try:
             await self._ask({"do": "stop"})
         except ChannelClosed:
+            end = await asyncio.to_thread(connect_to, self._place)
+            if end is not None:
+                end.close()
+                raise
             # Its process ended with it, before it could say so.
             return
 

@@ -120,14 +120,12 @@ class Listener:
             channel.close()
 
     async def _answer(self, channel: Channel) -> None:
-        _, uid = channel.peer
-        if uid not in (0, os.geteuid()):
-            raise Unsupported("this sandbox belongs to another user; run the command as that one")
         try:
             request, descriptors = await asyncio.wait_for(channel.receive(), _REQUEST_S)
         except TimeoutError:
             raise RequestError(f"nothing was asked for within {_REQUEST_S:g} s") from None
         try:
+            _require_same_user(channel)
             action = _parse_request(request)
             if action == "exec":
                 from cloister.node.control_exec import serve_exec
@@ -186,6 +184,12 @@ class Listener:
         "resume": _resume,
         "stop": _stop,
     }
+
+
+def _require_same_user(channel: Channel) -> None:
+    _, uid = channel.peer
+    if uid not in (0, os.geteuid()):
+        raise Unsupported("this sandbox belongs to another user; run the command as that one")
 
 
 def _parse_request(request: dict[str, Any]) -> str:
