@@ -46,6 +46,8 @@ fail_missing() { fail "packages are missing: $*; run: sudo apt-get install -y $*
 install_optional_packages() {
     local missing=() package
     has newuidmap || missing+=(uidmap)
+    # The tests of images pull from a real registry.
+    has docker-registry || missing+=(docker-registry)
     if [ "$purpose" = bench ]; then
         has bwrap || missing+=(bubblewrap)
         for package in runc runsc firejail; do

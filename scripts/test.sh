@@ -19,6 +19,7 @@ main() {
                     "$python" tests/run_as_user.py single -q tests/contract
             fi
             security
+            step "images: a real registry, hostile layers" "$python" -m pytest -q tests/images
             step "end to end" "$python" -m pytest -q tests/e2e
             ;;
         *)
