@@ -101,7 +101,8 @@ class SourceTree:
                 yield f"{prefix}{name}"
             return
         wanted = re.compile(compile_name(name), re.DOTALL)
-        with contextlib.suppress(NotFound), self._place(above) as (directory, last):
+        # Something a pattern came upon, and nobody named, may lead anywhere.
+        with contextlib.suppress(RequestError), self._place(above) as (directory, last):
             handle = _open_directory(directory, last)
             if handle is None:
                 return

@@ -87,14 +87,14 @@ def _statements(lines: list[str], file: str, escape: str) -> Iterator[Statement]
     for number, line in rest:
         if _is_empty(line):
             continue
-        whole = line
-        while (cut := continued.search(whole)) is not None:
-            whole = whole[: cut.end(1)]
-            further = next((text for _, text in rest if not _is_empty(text)), None)
-            if further is None:
-                break
-            whole += further
-        yield _statement(whole.strip(), f"{file}:{number}", escape, rest)
+        parts = []
+        last: str | None = line
+        while last is not None and (cut := continued.search(last)) is not None:
+            parts.append(last[: cut.end(1)])
+            last = next((text for _, text in rest if not _is_empty(text)), None)
+        whole = "".join((*parts, last or "")).strip()
+        if whole:
+            yield _statement(whole, f"{file}:{number}", escape, rest)
 
 
 def _is_empty(line: str) -> bool:
