@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cloister import Denied, Limits, Mount, NotFound, RequestError, Sandbox
+from cloister import Denied, Limits, Mount, NotFound, RequestError, Sandbox, Volume
 from cloister.policy import Policy
 
 IDENTITY = "cat /proc/sys/kernel/random/uuid; head -c 16 /dev/urandom | od -An -tx1; echo $CLOISTER"
@@ -80,10 +80,10 @@ async def test_no_program_and_no_socket_is_carried_over(make, freezing) -> None:
         assert await reader.read() == b""
 
 
-async def test_grants_are_not_inherited_unless_asked_for(make, store, tmp_path: Path) -> None:
+async def test_grants_are_not_inherited_unless_asked_for(make, tmp_path: Path) -> None:
     tmp_path.chmod(0o755)
     (tmp_path / "file").write_text("the host's")
-    store.volumes.create("shared", None)
+    await Volume.create("shared", "unlimited")
     mounts = [Mount(tmp_path, "/mnt/host", "read")]
     async with make(mounts=mounts, volumes=["shared:/mnt/volume"]) as sandbox:
         assert (await sandbox.run("cat /mnt/host/file")).stdout == "the host's"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from cloister import Busy, Denied, Limits, Mount, RequestError, Sandbox
+from cloister import Busy, Denied, Limits, Mount, RequestError, Sandbox, Volume
 from cloister.policy import DirectoryRoot, Policy
 from cloister.verify.cases.owners import has_ended
 from cloister.verify.resources import descendants
@@ -136,8 +136,9 @@ async def test_another_root_is_refused(make, tmp_path: Path) -> None:
 
 async def test_volumes_given_when_it_is_opened_again_are_those_it_gets(make, store) -> None:
     for name in ("first", "second"):
-        volume = store.volumes.create(name, None, uid=1000, gid=1000)
-        (volume.path / "who").write_text(name)
+        await Volume.create(name, "unlimited")
+        async with Sandbox(volumes=[f"{name}:/mnt/it"]) as sandbox:
+            await sandbox.run(f"printf {name} > /mnt/it/who")
     async with make(keep="moving", volumes=["first:/mnt/a"]) as sandbox:
         assert (await sandbox.run("cat /mnt/a/who")).stdout == "first"
     async with Sandbox(keep="moving", volumes=["second:/mnt/b"]) as sandbox:

@@ -3,20 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
 
 import pytest
 
-from cloister import Busy, NotFound, RequestError, Sandbox, Unsupported
-from cloister.store import Store
-
-
-def create(store: Store, name: str, size_bytes: int | None = None) -> Path:
-    return store.volumes.create(name, size_bytes, uid=1000, gid=1000).path
+from cloister import Busy, NotFound, RequestError, Sandbox, Unsupported, Volume
 
 
 async def test_a_volume_holds_what_one_sandbox_wrote_for_the_next(make, store) -> None:
-    create(store, "cache")
+    await Volume.create("cache", "unlimited")
     async with make(volumes=["cache:/mnt/cache"]) as sandbox:
         (await sandbox.run("mkdir /mnt/cache/d; echo kept > /mnt/cache/d/file")).check()
     async with make(volumes=["cache:/home/user/elsewhere"]) as sandbox:
@@ -24,7 +18,7 @@ async def test_a_volume_holds_what_one_sandbox_wrote_for_the_next(make, store) -
 
 
 async def test_a_volume_works_for_a_sandbox_in_memory(state, store) -> None:
-    create(store, "cache")
+    await Volume.create("cache", "unlimited")
     async with Sandbox(volumes=["cache:/mnt/cache"]) as sandbox:
         (await sandbox.run("echo kept > /mnt/cache/file")).check()
     async with Sandbox(volumes=["cache:/mnt/cache"]) as sandbox:
@@ -32,7 +26,7 @@ async def test_a_volume_works_for_a_sandbox_in_memory(state, store) -> None:
 
 
 async def test_sandboxes_that_share_a_volume_see_each_other_at_once(make, store) -> None:
-    create(store, "shared")
+    await Volume.create("shared", "unlimited")
     settings = {"volumes": ["shared:/mnt/shared"]}
     async with make(**settings) as one, make(**settings) as two:
         await one.run("echo from one > /mnt/shared/file")
@@ -40,7 +34,7 @@ async def test_sandboxes_that_share_a_volume_see_each_other_at_once(make, store)
 
 
 async def test_a_volume_that_is_read_takes_nothing(make, store) -> None:
-    create(store, "given")
+    await Volume.create("given", "unlimited")
     async with make(volumes=["given:/mnt/given"]) as sandbox:
         (await sandbox.run("echo whole > /mnt/given/file")).check()
     async with make(volumes=["given:/mnt/given:read"], profile="root") as sandbox:
@@ -52,7 +46,7 @@ async def test_a_volume_that_is_read_takes_nothing(make, store) -> None:
 
 
 async def test_a_volume_is_no_part_of_snapshots_and_no_rewind_changes_it(make, store) -> None:
-    create(store, "apart")
+    await Volume.create("apart", "unlimited")
     async with make(volumes=["apart:/mnt/apart"]) as sandbox:
         await sandbox.run("echo 1 > /mnt/apart/file; echo 1 > file")
         taken = await sandbox.snapshot("one")
@@ -66,7 +60,7 @@ async def test_a_volume_is_no_part_of_snapshots_and_no_rewind_changes_it(make, s
 
 
 async def test_a_volume_in_use_cannot_be_removed_and_a_missing_one_not_used(make, store) -> None:
-    create(store, "busy")
+    await Volume.create("busy", "unlimited")
     async with make(volumes=["busy:/mnt/busy"]):
         with pytest.raises(Busy):
             store.volumes.remove("busy")
@@ -75,21 +69,22 @@ async def test_a_volume_in_use_cannot_be_removed_and_a_missing_one_not_used(make
         await make(volumes=["busy:/mnt/busy"]).open()
 
 
-async def test_a_second_volume_of_a_name_is_refused(store) -> None:
-    path = create(store, "once")
-    (path / "file").write_text("whole")
-    with pytest.raises(RequestError):
-        create(store, "once")
-    assert (store.volumes.find("once").path / "file").read_text() == "whole"
+async def test_a_second_volume_of_a_name_is_refused(make) -> None:
+    await Volume.create("once", "unlimited")
+    async with make(volumes=["once:/mnt/once"]) as sandbox:
+        await sandbox.run("echo whole > /mnt/once/file")
+        with pytest.raises(RequestError):
+            await Volume.create("once", "unlimited")
+        assert (await sandbox.run("cat /mnt/once/file")).stdout == "whole\n"
 
 
 async def test_a_size_that_cannot_be_held_is_refused(store, driver) -> None:
     if driver == "plain":
         with pytest.raises(Unsupported, match="setup storage"):
-            create(store, "sized", 2**20)
+            await Volume.create("sized", 2**20)
         assert store.volumes.list() == []
     else:
-        create(store, "sized", 2**20)
+        await Volume.create("sized", 2**20)
         assert store.volumes.find("sized").limit_bytes == 2**20
 
 
