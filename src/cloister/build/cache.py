@@ -6,9 +6,10 @@ import contextlib
 import hashlib
 import json
 import os
+import secrets
 from pathlib import Path
 
-from cloister.build.spool import builds_directory
+from cloister.build.spool import SPOOL_PREFIX, builds_directory
 from cloister.errors import CloisterError
 from cloister.image import LayerFacts
 from cloister.image.facts import parse_facts
@@ -55,10 +56,9 @@ class Cache:
 
     def put(self, key: str, digest: str | None) -> None:
         """Remember what came of a step."""
-        path = self._path(key)
-        draft = path.with_suffix(f".{os.getpid()}")
+        draft = self._directory / f"{SPOOL_PREFIX}{os.getpid()}-{secrets.token_hex(8)}"
         draft.write_text(json.dumps({"layer": digest}))
-        os.replace(draft, path)
+        os.replace(draft, self._path(key))
 
     def prune(self) -> None:
         """Forget steps whose layer is no more."""

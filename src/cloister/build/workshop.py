@@ -27,6 +27,7 @@ from cloister.store.changes import (
     Written,
     write_tar,
 )
+from cloister.store.changes.tar_header import DIRECTORY, Member, header
 from cloister.store.stand_in import needed_sub_ids
 from cloister.wire.streams import Incoming
 
@@ -136,11 +137,15 @@ class Workshop(Standing):
         owners = "single" if os.geteuid() != 0 and needed_sub_ids() is None else "kept"
         # The point makes it the directory that a link leads to.
         place = f"{directory.rstrip('/')}/."
+        found = await self.files.stat(place, user=User(0, 0))
+        mtime_s = found.mtime_ns // 10**9
+        # The directory itself stays as it is, unless the archive says otherwise.
+        top = header(Member(b"./", DIRECTORY, found.mode, found.uid, found.gid, mtime_s))
         command = [_PROGRAM, "unpack", place, str(_MAXIMUM_ENTRIES), str(_MAXIMUM_BYTES), owners]
         process = await self.start(command, cwd="/", user=User(0, 0), stdin=True)
         words = asyncio.create_task(process.capture(_WORDS_BYTES))
         try:
-            await _feed(process, archive)
+            await _feed(process, top, archive)
             result = await words
         finally:
             words.cancel()
@@ -189,10 +194,11 @@ class _Tail:
             del self.kept[:-_TAIL_BYTES]
 
 
-async def _feed(process: Process, archive: AsyncIterator[bytes]) -> None:
+async def _feed(process: Process, top: bytes, archive: AsyncIterator[bytes]) -> None:
     if process.stdin is None:
         raise RequestError("the unpacker has no standard input")
     try:
+        await process.stdin.write(top)
         async for chunk in archive:
             await process.stdin.write(chunk)
     except GuestGone:
