@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from cloister.policy.destinations import Connect, Destination
+from cloister.policy.egress import Egress
 from cloister.policy.judge import (
-    Connect,
-    Destination,
     Effect,
     Exec,
     Grant,
@@ -37,6 +37,7 @@ __all__ = [
     "Destination",
     "DirectoryRoot",
     "Effect",
+    "Egress",
     "Exec",
     "Grant",
     "History",

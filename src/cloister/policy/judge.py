@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import ipaddress
 import math
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
 from cloister.errors import RequestError
-from cloister.model import MountMode, Profile, User, quote
+from cloister.model import MountMode, Profile, User
+from cloister.policy.destinations import Connect, Destination
 from cloister.policy.policy import Policy
-
-# A last label of digits only would be an address to a resolver, so it is no name.
-_HOST_NAME = re.compile(r"(?=.{1,253}$)(?:[a-z0-9_-]{1,63}\.)*(?![0-9]+$)[a-z0-9_-]{1,63}")
 
 
 class Effect(StrEnum):
@@ -24,18 +20,6 @@ class Effect(StrEnum):
     ALLOW = "allow"
     DENY = "deny"
     ASK = "ask"
-
-
-@dataclass(frozen=True, slots=True)
-class Connect:
-    """A wish to reach a host; the name is lower case and has no final dot."""
-
-    host: str
-    port: int
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "host", _parse_host(self.host))
-        _require_port(self.port)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,35 +40,6 @@ class Exec:
 
 
 Request = Connect | MountRequest | Exec
-
-
-@dataclass(frozen=True, slots=True)
-class Destination:
-    """The connections a rule speaks of: a host, or "*.host" for all names below it.
-
-    No ports means every port.
-    """
-
-    host: str
-    ports: tuple[int, ...] = ()
-
-    def __post_init__(self) -> None:
-        wild = isinstance(self.host, str) and self.host.startswith("*.")
-        host = _parse_host(self.host[2:] if wild else self.host)
-        if wild and _HOST_NAME.fullmatch(host) is None:
-            raise RequestError(f"host is {quote(self.host)}; an address has no names below it")
-        object.__setattr__(self, "host", f"*.{host}" if wild else host)
-        for port in self.ports:
-            _require_port(port)
-
-    def matches(self, request: Request) -> bool:
-        if not isinstance(request, Connect):
-            return False
-        if self.ports and request.port not in self.ports:
-            return False
-        if self.host.startswith("*."):
-            return request.host.endswith(self.host[1:])
-        return request.host == self.host
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,6 +136,8 @@ _RANKS = {
 
 
 def _policy_rules(policy: Policy) -> Iterator[Rule]:
+    for destination in () if policy.egress is None else policy.egress.allow:
+        yield Rule(f"egress {destination}", Effect.ALLOW, destination)
     for mount in policy.mounts:
         share = Share(mount.source, mount.target, mount.mode)
         yield Rule(f"mount {mount.target}", Effect.ALLOW, share)
@@ -193,27 +150,3 @@ def _policy_rules(policy: Policy) -> Iterator[Rule]:
 
 def _granted(grant: Grant) -> str:
     return f'granted by {grant.who} with the rule "{grant.rule.name}": {grant.why}'
-
-
-def _parse_host(value: object) -> str:
-    host = value.lower().removesuffix(".") if isinstance(value, str) else ""
-    if _HOST_NAME.fullmatch(host):
-        return host
-    return _parse_address(value, host)
-
-
-def _parse_address(value: object, host: str) -> str:
-    try:
-        address = ipaddress.ip_address(host)
-    except ValueError as error:
-        raise RequestError(
-            f"host is {quote(value)}; write a host name or address in ASCII, without a port"
-        ) from error
-    if isinstance(address, ipaddress.IPv6Address) and address.scope_id is not None:
-        raise RequestError(f"host is {quote(value)}; write the address without its zone")
-    return str(address)
-
-
-def _require_port(value: object) -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= 65_535:
-        raise RequestError(f"port is {quote(value)}; ports are from 1 to 65535")

@@ -28,6 +28,7 @@ from cloister.model import (
     parse_volume_mode,
     quote,
 )
+from cloister.policy.egress import Egress
 from cloister.policy.locate import KeyPath, locate_keys
 from cloister.policy.policy import (
     DirectoryRoot,
@@ -46,12 +47,13 @@ from cloister.policy.policy import (
 MAXIMUM_POLICY_BYTES = 2**20
 
 _PLAIN_KEYS = ("trust", "profile", "hostname", "user", "second_layer", "storage", "history")
-_TOP_KEYS = (*_PLAIN_KEYS, "root", "limits", "env", "mount", "volume")
+_TOP_KEYS = (*_PLAIN_KEYS, "root", "limits", "env", "mount", "volume", "egress")
 # The key that says more of each kind of root.
 _ROOT_KINDS = {"host": "extra", "directory": "path", "image": "image"}
 _ROOT_KEYS = ("kind", "path", "extra", "image")
 _MOUNT_KEYS = ("source", "target", "mode")
 _VOLUME_KEYS = ("name", "target", "mode")
+_EGRESS_KEYS = ("allow", "private")
 
 
 def schema() -> tuple[str, ...]:
@@ -63,6 +65,7 @@ def schema() -> tuple[str, ...]:
         "env",
         *(f"mount.{key}" for key in _MOUNT_KEYS),
         *(f"volume.{key}" for key in _VOLUME_KEYS),
+        *(f"egress.{key}" for key in _EGRESS_KEYS),
     )
 
 
@@ -162,6 +165,8 @@ class _Reader:
             "mounts": self._read_shown(table, "mount", self._read_mount),
             "volumes": self._read_shown(table, "volume", self._read_volume),
         }
+        if "egress" in table:
+            fields["egress"] = self._read_egress(self._table((), table, "egress"))
         if "root" in table:
             fields["root"] = self._read_root(self._table((), table, "root"))
         for name in _PLAIN_KEYS:
@@ -189,6 +194,15 @@ class _Reader:
                 Environment({name: value})
         with self._at(("env",)):
             return Environment(table)
+
+    def _read_egress(self, table: Mapping[str, Any]) -> Egress:
+        self._refuse_unknown(("egress",), table, _EGRESS_KEYS)
+        allow = self._required(("egress",), table, "allow")
+        for index, host in enumerate(allow if isinstance(allow, list) else ()):
+            with self._at(("egress", "allow", index)):
+                Egress([host])
+        with self._at(("egress", "private" if "private" in table else "allow")):
+            return Egress(allow, table.get("private", []))
 
     def _read_root(self, table: Mapping[str, Any]) -> Root:
         self._refuse_unknown(("root",), table, _ROOT_KEYS)

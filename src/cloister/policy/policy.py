@@ -28,6 +28,7 @@ from cloister.model import (
     parse_user,
     quote,
 )
+from cloister.policy.egress import Egress
 
 # One label of a host name (RFC 1123); a dot would make programs look for a domain there is none of.
 _HOSTNAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?")
@@ -123,6 +124,7 @@ class Policy:
     storage: Storage
     history: History
     volumes: tuple[VolumeMount, ...]
+    egress: Egress | None
     # Whether the storage was asked for, or follows from the rest; the meaning is the same.
     storage_is_stated: bool = field(compare=False, repr=False)
 
@@ -141,6 +143,7 @@ class Policy:
         storage: Storage | str | None = None,
         history: History | str = History.NONE,
         volumes: Iterable[VolumeMount] = (),
+        egress: Egress | Iterable[str] | None = None,
     ) -> None:
         # A history is of snapshots, and only a disk has those.
         parsed_history = parse_choice("history", History, history)
@@ -158,6 +161,9 @@ class Policy:
             "storage": default if storage is None else parse_choice("storage", Storage, storage),
             "history": parsed_history,
             "volumes": _parse_shown("volumes", VolumeMount, volumes),
+            "egress": egress
+            if egress is None or isinstance(egress, Egress)
+            else _placed("egress.allow", Egress, egress),
             "storage_is_stated": storage is not None,
         }
         for name, value in values.items():
@@ -231,6 +237,7 @@ class Policy:
                 {"source": str(m.source), "target": m.target, "mode": m.mode.value}
                 for m in self.mounts
             ],
+            **({} if self.egress is None else {"egress": self.egress.as_dict()}),
             "volume": [
                 {"name": v.name, "target": v.target, "mode": v.mode.value} for v in self.volumes
             ],

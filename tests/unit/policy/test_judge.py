@@ -56,7 +56,7 @@ def test_a_connection_is_denied_unless_granted() -> None:
         ("example.org", (), "www.example.org", 80, Effect.DENY),
         ("example.org", (), "example.org.evil.net", 80, Effect.DENY),
         ("*.example.org", (), "www.example.org", 80, Effect.ALLOW),
-        ("*.example.org", (), "a.b.example.org", 80, Effect.ALLOW),
+        ("*.example.org", (), "a.b.example.org", 80, Effect.DENY),
         ("*.example.org", (), "example.org", 80, Effect.DENY),
         ("*.example.org", (), "evilexample.org", 80, Effect.DENY),
         ("192.0.2.1", (), "192.0.2.1", 80, Effect.ALLOW),
