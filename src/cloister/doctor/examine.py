@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass
 
 from cloister.doctor.finding import Finding, State, missing, ok
 from cloister.doctor.kernel import look_at_kernel
 from cloister.doctor.place import look_at_binary, look_at_directory, look_at_groups, look_at_ids
 from cloister.doctor.settings import look_at_settings
+from cloister.doctor.storage import look_at_storage
 from cloister.doctor.trial import Trial, look_at_limits, look_at_trial, try_default, try_weakest
 
 
@@ -27,6 +29,8 @@ async def examine() -> Report:
     """Look at this host, and start real sandboxes on it."""
     findings = [*look_at_kernel(), look_at_binary(), look_at_directory()]
     findings += [*look_at_groups(), *look_at_ids()]
+    # It waits for the disk.
+    findings += await asyncio.to_thread(lambda: [*look_at_storage()])
     default = await try_default()
     seen = default if default.started else await try_weakest(default)
     findings += [*look_at_trial(seen), *look_at_limits(seen)]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from cloister.errors import Exhausted, NotFound, Unsupported
 from cloister.model import format_bytes, quote
 from cloister.store.driver import BENCH
-from cloister.store.place import parse_name
+from cloister.store.place import about, parse_name
 from cloister.store.records import unpack
 from cloister.store.stand_in import as_owner
 from cloister.store.tree_size import tree_sizes
@@ -112,7 +112,7 @@ class Disks:
         held = min(held, self._counted(base.chain[0]))
         if held + _LEAST_ROOM_BYTES > limit_bytes:
             raise Exhausted(
-                f"snapshot {base.id} holds {format_bytes(held)}; the limit of "
+                f"snapshot {base.id} holds {about(held)}; the limit of "
                 f"{format_bytes(limit_bytes)} leaves no room to write; raise limits.disk",
                 limit="disk",
             )

@@ -56,6 +56,14 @@ def parse_name(value: object, what: str) -> str:
     return value
 
 
+def about(count: int) -> str:
+    """Return a number of bytes for people, to the megabyte."""
+    unit = 1024 * 1024
+    if count >= 1024 * 10 * unit:
+        unit *= 1024
+    return format_bytes(count // unit * unit) if count >= unit else format_bytes(count)
+
+
 def free_bytes(path: Path) -> int:
     """Return what an ordinary user could still write on that filesystem."""
     found = os.statvfs(path)
@@ -70,7 +78,7 @@ def require_room(*paths: Path) -> None:
         free = found.f_bavail * found.f_frsize
         if free < least:
             raise Exhausted(
-                f"{format_bytes(free)} are free at {path}; {format_bytes(least)} must stay free "
+                f"{about(free)} are free at {path}; {about(least)} must stay free "
                 "for what runs already; run `cloister gc`, or remove snapshots and images",
                 limit="disk",
             )

@@ -94,7 +94,8 @@ class Snapshots:
                 if len(below) >= LONGEST_CHAIN:
                     merged = [merge_chain(trees, snapshot.id, below)]
                     method, below = "merged", tuple(merged)
-            if durable:
+            if durable and method != "snapshot":
+                # btrfs makes a snapshot by writing everything out; others have to be told.
                 driver.sync()
             held = self._disks.used_bytes(disk) if driver.holds_quota else 0
             made = replace(snapshot, method=method, chain=(tree, *below), held_bytes=held)
