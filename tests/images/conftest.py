@@ -17,6 +17,8 @@ from typing import Any
 
 import pytest
 
+from cloister import Image, Sandbox
+from cloister.build.progress import BuildProgress, News
 from cloister.image.manifest import machine_platform
 from cloister.node import Node
 from cloister.store import Store
@@ -224,3 +226,118 @@ def tar() -> Make:
 def parts() -> type[Parts]:
     """Makes images."""
     return Parts
+
+
+PROGRAMS = (
+    "sh",
+    "bash",
+    "cat",
+    "ls",
+    "mkdir",
+    "id",
+    "touch",
+    "rm",
+    "stat",
+    "ln",
+    "sleep",
+    "env",
+    "perl",
+)
+ACCOUNTS = {
+    "etc/passwd": "root:x:0:0::/root:/bin/sh\napp:x:1001:1002::/:/bin/sh\n",
+    "etc/group": "root:x:0:\napp:x:1002:\n",
+}
+
+
+def write_rootfs(path: Path) -> None:
+    """Write it as a tar: programs with what they are linked to, links like a merged /usr has."""
+    with tarfile.open(path, "w") as archive:
+        for name in ("usr", "usr/bin", "usr/lib", "usr/lib64", "etc"):
+            _add(archive, name, tarfile.DIRTYPE, 0o755)
+        _add(archive, "tmp", tarfile.DIRTYPE, 0o1777)
+        for name in ("bin", "lib", "lib64"):
+            _add(archive, name, tarfile.SYMTYPE, 0o777, link=f"usr/{name}")
+        for name, source in sorted(_files().items()):
+            _add(archive, name, tarfile.REGTYPE, 0o755, content=Path(source).read_bytes())
+        for name, text in ACCOUNTS.items():
+            _add(archive, name, tarfile.REGTYPE, 0o644, content=text.encode())
+
+
+def _files() -> dict[str, str]:
+    found = {}
+    for program in PROGRAMS:
+        source = os.path.realpath(f"/bin/{program}")
+        found[f"usr/bin/{program}"] = source
+        listed = subprocess.run(["ldd", source], capture_output=True, text=True).stdout
+        for word in listed.split():
+            if word.startswith("/"):
+                name = word.lstrip("/")
+                found[name if name.startswith("usr/") else f"usr/{name}"] = os.path.realpath(word)
+    return found
+
+
+def _add(
+    archive: tarfile.TarFile,
+    name: str,
+    kind: bytes,
+    mode: int,
+    *,
+    content: bytes = b"",
+    link: str = "",
+) -> None:
+    info = tarfile.TarInfo(name)
+    info.type, info.mode, info.size, info.linkname = kind, mode, len(content), link
+    archive.addfile(info, io.BytesIO(content))
+
+
+@pytest.fixture(scope="session")
+def rootfs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tar of a small root filesystem."""
+    path = tmp_path_factory.mktemp("rootfs") / "rootfs.tar"
+    write_rootfs(path)
+    return path
+
+
+class Told(list[BuildProgress]):
+    """What a build told."""
+
+    def done(self) -> list[int]:
+        return [each.index for each in self if each.news is News.DONE]
+
+    def cached(self) -> list[int]:
+        return [each.index for each in self if each.news is News.CACHED]
+
+    @property
+    def output(self) -> str:
+        return b"".join(each.output for each in self).decode()
+
+    @property
+    def notes(self) -> list[str]:
+        return [each.text for each in self if each.news is News.NOTE]
+
+
+class Yard:
+    """A context, and builds of it on the small root filesystem."""
+
+    def __init__(self, context: Path) -> None:
+        self.context = context
+        self.told = Told()
+
+    async def build(self, text: str, *, on_base: bool = True, **options: Any) -> Image:
+        self.told = Told()
+        before = "FROM base\n" if on_base else ""
+        (self.context / "Dockerfile").write_text(before + text)
+        return await Image.build(self.context, "it", on_progress=self.told.append, **options)
+
+    async def look(self, line: str, *, image: str = "it", **settings: Any) -> str:
+        async with Sandbox(image=image, **settings) as sandbox:
+            return (await sandbox.run(line, cwd="/")).check().stdout
+
+
+@pytest.fixture
+async def yard(tmp_path: Path, rootfs: Path, monkeypatch: pytest.MonkeyPatch) -> Yard:
+    monkeypatch.setenv("CLOISTER_STATE", str(tmp_path / "state"))
+    await Image.import_(f"tar:{rootfs}", name="base")
+    context = tmp_path / "context"
+    context.mkdir()
+    return Yard(context)
