@@ -77,7 +77,9 @@ def _read_one(path: bytes) -> list[object]:
 
 
 def _write(path: bytes, content: bytes) -> None:
-    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o644)
+    # Without O_NONBLOCK a pipe of that name would wait for a reader for ever.
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_NONBLOCK
+    handle = os.open(path, flags, 0o644)
     try:
         os.write(handle, content)
     finally:

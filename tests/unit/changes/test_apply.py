@@ -232,9 +232,22 @@ def test_what_changes_after_it_was_shown_is_not_applied(
     assert tree_of(host) == before
 
 
-def test_the_tree_itself_replaced_by_a_link_is_refused(bench: Bench, host: Path) -> None:
-    baseline = copy_in(bench, host)
-    bench.run("rm -r workspace; ln -s /etc workspace")
+@pytest.mark.parametrize(
+    "script",
+    [
+        "rm -r workspace; ln -s /etc workspace",
+        "rm -r workspace; echo > workspace",
+        "rm -r workspace",
+    ],
+)
+@pytest.mark.parametrize("with_baseline", [True, False])
+def test_a_tree_that_is_gone_inside_empties_nothing_outside(
+    bench: Bench, host: Path, script: str, with_baseline: bool
+) -> None:
+    baseline = copy_in(bench, host) if with_baseline else None
+    if baseline is None:
+        subprocess.run(["cp", "-a", str(host), str(bench.lower / "workspace")], check=True)
+    bench.run(script)
     with pytest.raises(RequestError, match="no directory inside"):
         planned(bench, host, baseline)
 

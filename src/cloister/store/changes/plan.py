@@ -85,13 +85,19 @@ class Origin:
                 replace(each, sealed=(*each.sealed, *each.lowers), lowers=()) for each in strata
             ]
             view = View(NO_SKELETON, self.owners, below=self.below)
+        # With a baseline, all that is not found counts as deleted: the tree itself must be there.
+        is_there = not self.whole
         for found in scan(strata, view):
             if found.path.startswith(self.below + b"/") and found.path != b"/":
                 yield found.path[len(self.below) + 1 :], found
-            elif found.now is None or found.now.type is not EntryType.DIRECTORY:
-                raise RequestError(
-                    f"{escape(self.below)} is no directory inside any more; nothing can be applied"
-                )
+                continue
+            is_there = found.now is not None and found.now.type is EntryType.DIRECTORY
+            if not is_there:
+                break
+        if not is_there:
+            raise RequestError(
+                f"{escape(self.below)} is no directory inside; nothing can be applied from there"
+            )
 
 
 @dataclass(frozen=True, slots=True)
