@@ -333,6 +333,10 @@ def test_somebody_elses_journal_leads_nowhere(host: Path, tmp_path: Path) -> Non
     with pytest.raises(HostError, match="leads out"):
         recover(host)
     assert tmp_path.stat().st_mode == mode
+    (staging / "journal").unlink()
+    (staging / "new" / "d").mkdir()
+    with pytest.raises(HostError, match="not ours"):
+        recover(host)
     staging.chmod(0o755)
     with pytest.raises(RequestError, match="somebody else"):
         recover(host)

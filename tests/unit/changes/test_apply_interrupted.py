@@ -18,7 +18,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloister.errors import CloisterError
+from cloister.errors import CloisterError, RequestError
 from cloister.store.changes import Plan, Stratum, perform, plan_apply, recover, take_baseline
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class Fault:
 
 
 @pytest.fixture
-def scene(tmp_path: Path) -> tuple[Callable[[], Plan], Path, Path]:
+def scene(tmp_path: Path) -> tuple[Callable[..., Plan], Path, Path]:
     """A host tree, and a sandbox that made every kind of change to a copy of it."""
     origin, upper, host = tmp_path / "origin", tmp_path / "upper", tmp_path / "host"
     (origin / "gone" / "deep").mkdir(parents=True)
@@ -79,10 +79,10 @@ def scene(tmp_path: Path) -> tuple[Callable[[], Plan], Path, Path]:
     subprocess.run(["sh", "-ec", script], cwd=inside, check=True)
     baseline = take_baseline(origin)
 
-    def plan() -> Plan:
-        if host.exists():
-            shutil.rmtree(host)
-        shutil.copytree(origin, host, symlinks=True)
+    def plan(*, fresh: bool = True) -> Plan:
+        if fresh:
+            shutil.rmtree(host, ignore_errors=True)
+            shutil.copytree(origin, host, symlinks=True)
         return plan_apply([Stratum("/", upper, ())], host, below="/workspace", baseline=baseline)
 
     return plan, host, inside
@@ -90,7 +90,7 @@ def scene(tmp_path: Path) -> tuple[Callable[[], Plan], Path, Path]:
 
 @pytest.mark.parametrize("after", [False, True])
 def test_a_failure_of_any_call_leaves_all_or_nothing(
-    scene: tuple[Callable[[], Plan], Path, Path],
+    scene: tuple[Callable[..., Plan], Path, Path],
     read_tree: Callable[[Path], Tree],
     monkeypatch: pytest.MonkeyPatch,
     after: bool,
@@ -124,7 +124,7 @@ def _fail() -> None:
 
 
 def test_a_kill_at_any_call_is_undone_or_finished_by_the_next(
-    scene: tuple[Callable[[], Plan], Path, Path], read_tree: Callable[[Path], Tree]
+    scene: tuple[Callable[..., Plan], Path, Path], read_tree: Callable[[Path], Tree]
 ) -> None:
     make_plan, host, inside = scene
     wanted = read_tree(inside)
@@ -160,17 +160,27 @@ def _perform_in_a_child(plan: Plan, number: int) -> int:
     return os.waitpid(child, 0)[1]
 
 
+@pytest.mark.parametrize("planned_before", [True, False])
 def test_an_apply_after_a_kill_begins_by_undoing(
-    scene: tuple[Callable[[], Plan], Path, Path], read_tree: Callable[[Path], Tree]
+    scene: tuple[Callable[..., Plan], Path, Path],
+    read_tree: Callable[[Path], Tree],
+    planned_before: bool,
 ) -> None:
     make_plan, host, inside = scene
+    make_plan()
+    before, wanted = read_tree(host), read_tree(inside)
     for number in itertools.count(40):
         plan = make_plan()
         assert os.WIFSIGNALED(_perform_in_a_child(plan, number))
-        applied = perform(plan)
-        assert read_tree(host) == read_tree(inside)
-        if applied.undone_before:
-            return
+        if (host / "edited").read_text() == "new\n":
+            break
+    assert read_tree(host) not in (before, wanted)
+    if planned_before:
+        with pytest.raises(RequestError, match="plan again"):
+            perform(plan)
+        assert read_tree(host) == before
+    assert perform(make_plan(fresh=False)).steps == len(plan.steps)
+    assert read_tree(host) == wanted
 
 
 @given(st.data())

@@ -7,8 +7,9 @@ from cloister.store.changes.archive import TarStyle, Written, write_tar
 from cloister.store.changes.baseline import Baseline, baseline_lines, take_baseline
 from cloister.store.changes.mark import Mark
 from cloister.store.changes.patch import PatchLimits, patch
-from cloister.store.changes.perform import Applied, perform, recover
+from cloister.store.changes.perform import Applied, perform
 from cloister.store.changes.plan import Objection, Plan, Step, plan_apply
+from cloister.store.changes.recovery import recover
 from cloister.store.changes.stratum import (
     NO_SKELETON,
     SAME_OWNERS,

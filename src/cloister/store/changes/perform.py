@@ -11,12 +11,12 @@ from pathlib import Path
 from cloister.errors import CloisterError, Exhausted, GuestError, HostError, RequestError
 from cloister.model.changes import EntryType, escape
 from cloister.store.changes.arrange import arrange
-from cloister.store.changes.baseline import STAGING
-from cloister.store.changes.deeds import Deed, do, parse_journal, undo
+from cloister.store.changes.deeds import do
 from cloister.store.changes.extents import copy_content, digest
 from cloister.store.changes.host_tree import HostTree
 from cloister.store.changes.layers import Entry
 from cloister.store.changes.plan import Objection, Plan, Step
+from cloister.store.changes.recovery import go_back, recover_staging
 from cloister.store.changes.staging import Staging, open_staging
 
 _SHOWN_OBJECTIONS = 5
@@ -24,11 +24,10 @@ _SHOWN_OBJECTIONS = 5
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """What was done; `undone_before` says that an interrupted apply was undone first."""
+    """How many paths were changed, and how many were refused and left out."""
 
     steps: int
     left_out: int
-    undone_before: bool
 
 
 def perform(plan: Plan, *, leave_out_refused: bool = False) -> Applied:
@@ -46,26 +45,15 @@ def perform(plan: Plan, *, leave_out_refused: bool = False) -> Applied:
         if staging is None:
             raise HostError(f"{plan.directory} was removed")
         try:
-            undone = _recover(tree, staging, plan.directory)
+            if recover_staging(tree, staging, plan.directory):
+                # What the plan found done already is undone now.
+                _clean_up(tree, staging)
+                raise RequestError(
+                    f"an earlier apply to {plan.directory} was interrupted and has been undone; "
+                    "plan again"
+                )
             _apply(plan, tree, staging)
-            return Applied(len(plan.steps), len(plan.refused), undone)
-        finally:
-            staging.close()
-    finally:
-        tree.close()
-
-
-def recover(directory: Path) -> bool:
-    """Undo an apply to this directory that was interrupted; whether there was anything to undo."""
-    tree = HostTree(directory)
-    try:
-        staging = open_staging(tree.top, directory, make=False)
-        if staging is None:
-            return False
-        try:
-            undone = _recover(tree, staging, directory)
-            staging.remove(tree.top)
-            return undone
+            return Applied(len(plan.steps), len(plan.refused))
         finally:
             staging.close()
     finally:
@@ -88,25 +76,6 @@ def _list(objections: tuple[Objection, ...]) -> str:
     return f"{shown} and {more} more" if more > 0 else shown
 
 
-def _recover(tree: HostTree, staging: Staging, directory: Path) -> bool:
-    journal = staging.read_journal()
-    if journal is not None:
-        _go_back(parse_journal(journal), tree, staging, directory)
-    staging.clear()
-    return journal is not None
-
-
-def _go_back(deeds: list[Deed], tree: HostTree, staging: Staging, directory: Path) -> None:
-    try:
-        undo(deeds, tree, staging)
-        staging.sync()
-    except OSError as error:
-        raise HostError(
-            f"{directory} is half changed and could not be put back: {error.strerror}; "
-            f"what was there is kept in {STAGING.decode()}, apply again to try once more"
-        ) from error
-
-
 def _apply(plan: Plan, tree: HostTree, staging: Staging) -> None:
     try:
         _stage(plan, staging)
@@ -121,7 +90,7 @@ def _apply(plan: Plan, tree: HostTree, staging: Staging) -> None:
         staging.finish()
     except BaseException as error:
         staging.unfinish()
-        _go_back(deeds, tree, staging, plan.directory)
+        go_back(deeds, tree, staging, plan.directory)
         _clean_up(tree, staging)
         raise _explain(error, plan.directory) from error
     _clean_up(tree, staging)

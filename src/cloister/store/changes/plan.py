@@ -12,6 +12,7 @@ from cloister.store.changes.baseline import Baseline
 from cloister.store.changes.host_tree import HostTree
 from cloister.store.changes.layers import Entry
 from cloister.store.changes.mark import Mark, mark_of
+from cloister.store.changes.recovery import recover
 from cloister.store.changes.refusal import SET_ID, why_refused
 from cloister.store.changes.scan import Found, View, reading, scan
 from cloister.store.changes.stratum import (
@@ -137,8 +138,10 @@ def plan_apply(
 
     `baseline` is what that directory was when it was copied in. Without one, what the layers held
     below counts as what the host had, and where they held nothing the host must not have anything.
-    Nothing is written. Attributes and owners are not applied: what is new belongs to the caller.
+    Nothing is written, except that an earlier apply that was interrupted is undone first.
+    Attributes and owners are not applied: what is new belongs to the caller.
     """
+    recover(directory)
     origin = Origin(tuple(strata), skeleton, owners, tree_of(below), baseline is not None)
     host = HostTree(directory)
     try:
