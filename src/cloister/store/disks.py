@@ -124,6 +124,7 @@ class Disks:
 
     def find(self, id: str) -> Disk:
         """Return the disk of that id."""
+        self._trees.settle(tree_of(id))
         row = self._trees.records.one(
             "SELECT * FROM trees WHERE id = ? AND state = 'ready'", (tree_of(id),)
         )

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import secrets
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Literal
 
@@ -96,30 +99,61 @@ class Trees:
         elif row is not None:
             self.discard(tree)
 
+    def settle(self, tree: str) -> None:
+        """Make sure that no dead process has moved a tree away without saying so."""
+        for row in self.records.all("SELECT owner FROM trees WHERE source = ?", (tree,)):
+            if not self.owner.is_live(row["owner"]):
+                self.recover()
+                return
+
     def recover(self) -> list[str]:
         """Undo what processes that are no more had begun; return the trees that are gone."""
-        # Listed before the records are read: what is listed here was promised before.
-        present = {f"{kind}/{name}" for kind in KINDS for name in os.listdir(self.path(kind))}
-        rows = self.records.all("SELECT id, state, owner, source FROM trees")
-        left = [row for row in rows if row["state"] != "ready"]
-        left = [row for row in left if not self.owner.is_live(row["owner"])]
-        for row in left:
-            if row["source"] is not None:
-                self._rename_back(row["id"], row["source"])
-        gone = [row["id"] for row in left if row["source"] is None]
-        unknown = present - {row["id"] for row in rows}
-        for tree in unknown:
-            self.driver.remove(self.path(tree))
-        self.discard(*gone)
-        if any(self.driver.trash.iterdir()):
-            as_owner(empty_trash, self.driver.trash)
-        self.driver.tidy()
-        return [*gone, *sorted(unknown)]
+        with self._alone():
+            # Listed before the records are read: what is listed here was promised before.
+            present = {f"{kind}/{name}" for kind in KINDS for name in os.listdir(self.path(kind))}
+            rows = self.records.all("SELECT id, state, owner, source FROM trees")
+            left = [row for row in rows if row["state"] != "ready"]
+            left = [row for row in left if not self.owner.is_live(row["owner"])]
+            for row in left:
+                if row["source"] is not None:
+                    self._rename_back(row["id"], row["source"])
+            gone = [row["id"] for row in left if row["source"] is None]
+            unknown = sorted(present - {row["id"] for row in rows})
+            unknown = [tree for tree in unknown if self._remove_unknown(tree)]
+            self.discard(*gone)
+            if any(self.driver.trash.iterdir()):
+                as_owner(empty_trash, self.driver.trash)
+            self.driver.tidy()
+        return [*gone, *unknown]
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        # Two who move the same tree back would have the second one remove it.
+        flags = os.O_CREAT | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
+        lock = os.open(self._state / "recover.lock", flags, 0o600)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(lock)
+
+    def _remove_unknown(self, tree: str) -> bool:
+        away = self.driver.trash / secrets.token_hex(8)
+        # While nobody can promise a tree of that name, and make it.
+        with self.records.writing(durable=False) as connection:
+            if connection.execute("SELECT 1 FROM trees WHERE id = ?", (tree,)).fetchone():
+                return False
+            with suppress(FileNotFoundError):
+                os.rename(self.path(tree), away)
+        self.driver.remove(away)
+        return True
 
     def _rename_back(self, tree: str, source: str) -> None:
         if self.path(tree).exists():
             # A fresh one was perhaps already put in its place, and used by nobody.
             self.driver.remove(self.path(source))
             os.rename(self.path(tree), self.path(source))
+            # Forgotten before it is where it was, it would be a leftover after a power cut.
+            self.driver.sync()
         with self.records.writing(durable=True) as connection:
             connection.execute("DELETE FROM trees WHERE id = ?", (tree,))
