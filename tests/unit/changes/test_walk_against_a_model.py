@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 import stat
+import subprocess
 from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloister.store.changes import Aspect, Change, ChangeKind, EntryType, path_order, walk
+from cloister.store.changes import (
+    Aspect,
+    Change,
+    ChangeKind,
+    EntryType,
+    Stratum,
+    path_order,
+    walk,
+)
 
 if TYPE_CHECKING:
     from conftest import Bench
@@ -38,6 +49,55 @@ def test_the_walk_agrees_with_a_look_before_and_after(
     assert set(shallow) == {
         path for path, *_ in expected(image, after) if not below_deleted(path, image, after)
     }
+
+
+@given(st.data())
+def test_two_moments_of_one_upper_are_compared_exactly(
+    make_bench: Callable[[], Bench], edits: Any, data: st.DataObject
+) -> None:
+    bench = make_bench()
+    bench.edit(data.draw(edits))
+    bench.layer()
+    bench.edit(data.draw(edits))
+    before, then = bench.read(), copy_of(bench.upper)
+    bench.edit(data.draw(edits))
+    after = bench.read()
+    since = replace(bench.stratum(), then=(then,))
+    assert said(walk([since], deep=True)) == expected(before, after)
+    back = replace(since, upper=then, then=(bench.upper,))
+    assert said(walk([back], deep=True)) == expected(after, before)
+
+
+@given(st.data())
+def test_a_sealed_moment_is_compared_exactly_and_so_is_another_branch(
+    make_bench: Callable[[], Bench], edits: Any, data: st.DataObject
+) -> None:
+    bench = make_bench()
+    bench.edit(data.draw(edits))
+    image = (bench.upper, bench.lower)
+    bench.layer()
+    bench.edit(data.draw(edits))
+    before, sealed = bench.read(), bench.upper
+    bench.layer()
+    bench.edit(data.draw(edits))
+    after, one = bench.read(), bench.upper
+    since = Stratum("/", one, image, (sealed,), then=(sealed,))
+    assert said(walk([since], deep=True)) == expected(before, after)
+    # Another that went on from the same moment.
+    bench.layers.pop()
+    (bench.directory / "other").mkdir()
+    bench.layers.append(bench.directory / "other")
+    bench.edit(data.draw(edits))
+    other = bench.read()
+    across = Stratum("/", bench.upper, image, (sealed,), then=(one, sealed))
+    assert said(walk([across], deep=True)) == expected(after, other)
+
+
+def copy_of(upper: Path) -> Path:
+    """Return a copy of an upper, as a snapshot of the filesystem would be one."""
+    target = upper.parent / "then"
+    subprocess.run(["cp", "-a", "--no-target-directory", upper, target], check=True)
+    return target
 
 
 def said(changes: Any) -> list[tuple[bytes, str, str, frozenset[str]]]:

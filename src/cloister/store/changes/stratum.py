@@ -21,12 +21,14 @@ class Stratum:
 
     `upper` and what is `sealed` (top first) are what the sandbox made, `lowers` (top first) is
     what it is compared with. `upper` may be an open descriptor; it stays open and the caller's.
+    With `then` (top first), what it had made at an earlier moment is what it is compared with.
     """
 
     target: str
     upper: int | Path
     lowers: tuple[Path, ...]
     sealed: tuple[Path, ...] = ()
+    then: tuple[Path, ...] | None = None
 
     @property
     def place(self) -> bytes:
