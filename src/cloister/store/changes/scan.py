@@ -56,13 +56,21 @@ def scan(strata: Sequence[Stratum], view: View) -> Iterator[Found]:
     """Yield all that the sandbox touched, sorted: each directory before what is in it."""
     places = {stratum.place for stratum in strata}
     walks = [
-        _Walk(stratum, places - {stratum.place}, view).run()
+        _walk_of(stratum)(stratum, places - {stratum.place}, view).run()
         for stratum in strata
         if _is_in(stratum.place, view.below) or _is_in(view.below, stratum.place)
     ]
     if len(walks) == 1:
         return walks[0]
     return heapq.merge(*walks, key=lambda found: path_order(found.path))
+
+
+def _walk_of(stratum: Stratum) -> type[Walk]:
+    if stratum.then is None:
+        return Walk
+    from cloister.store.changes.since import WalkSince
+
+    return WalkSince
 
 
 @contextmanager
@@ -82,7 +90,7 @@ def _is_in(path: bytes, tree: bytes) -> bool:
     return path == tree or path.startswith(tree + b"/")
 
 
-class _Inner(NamedTuple):
+class Inner(NamedTuple):
     """A directory to go into: its layers, and whether nothing of the past shows through."""
 
     now: tuple[Descent, ...]
@@ -91,7 +99,7 @@ class _Inner(NamedTuple):
 
 
 @dataclass(slots=True)
-class _Frame:
+class Frame:
     """A directory being walked, which begins after `length` bytes of the path."""
 
     length: int
@@ -101,7 +109,7 @@ class _Frame:
     hides: bool
 
 
-class _Walk:
+class Walk:
     """The walk of one overlay, without recursion: its stack is a list."""
 
     def __init__(self, stratum: Stratum, covered: set[bytes], view: View) -> None:
@@ -116,14 +124,10 @@ class _Walk:
             yield from self._steps(opened)
 
     def _steps(self, opened: ExitStack) -> Iterator[Found]:
-        stratum = self._stratum
-        tops = [stratum.upper, *stratum.sealed]
-        held = OPEN_DIRECTORIES // (len(tops) + len(stratum.lowers))
-        now = tuple(self._open(opened, top, held) for top in tops)
-        past = tuple(self._open(opened, lower, held) for lower in stratum.lowers)
-        if _is_in(stratum.place, self._view.below):
-            yield self._visit_top(now, past)
-        stack = [self._frame(_Inner(now, past, False))]
+        top = self._layers(opened)
+        if _is_in(self._stratum.place, self._view.below):
+            yield self._visit_top(top.now, top.past)
+        stack = [self._frame(top)]
         while stack:
             frame = stack[-1]
             del self._path[frame.length :]
@@ -146,7 +150,19 @@ class _Walk:
             if inner is not None and self._go_down(inner, name):
                 stack.append(self._frame(inner))
 
-    def _go_down(self, inner: _Inner, name: bytes) -> bool:
+    def _layers(self, opened: ExitStack) -> Inner:
+        stratum = self._stratum
+        tops = [stratum.upper, *stratum.sealed]
+        held = OPEN_DIRECTORIES // (len(tops) + len(stratum.lowers))
+        now = tuple(self._open(opened, top, held) for top in tops)
+        past = tuple(self._open(opened, lower, held) for lower in stratum.lowers)
+        return Inner(now, past, False)
+
+    def _listed(self, inner: Inner) -> Sequence[Descent]:
+        """Return the layers of a directory whose names must be looked at."""
+        return (*inner.now, *inner.past) if inner.hides else inner.now
+
+    def _go_down(self, inner: Inner, name: bytes) -> bool:
         """Go into a directory in all layers; False if it is none any more, as happens in use."""
         descents = (*inner.now, *inner.past)
         for count, descent in enumerate(descents):
@@ -173,17 +189,16 @@ class _Walk:
         opened.callback(descent.close)
         return descent
 
-    def _frame(self, inner: _Inner) -> _Frame:
+    def _frame(self, inner: Inner) -> Frame:
         path, below = bytes(self._path), self._view.below
         if below != path and _is_in(below, path):
             names: Iterator[bytes] = iter([below[len(path) + 1 :].split(b"/", 1)[0]])
         else:
-            listed = (*inner.now, *inner.past) if inner.hides else inner.now
-            sources = [sorted_names(descent.handle) for descent in listed]
+            sources = [sorted_names(descent.handle) for descent in self._listed(inner)]
             if given := self._view.skeleton.names_in(path):
                 sources.append(iter(given))
             names = union(sources)
-        return _Frame(len(path), names, inner.now, inner.past, inner.hides)
+        return Frame(len(path), names, inner.now, inner.past, inner.hides)
 
     def _visit_top(self, now: tuple[Descent, ...], past: tuple[Descent, ...]) -> Found:
         """The mounted directory itself: it is never new, and no layer of it is opaque."""
@@ -196,13 +211,13 @@ class _Walk:
         change = self._description.compare(path, top, before) if known else None
         return Found(path or b"/", change, top, before)
 
-    def _visit(self, frame: _Frame, name: bytes) -> tuple[Found | None, _Inner | None]:
+    def _visit(self, frame: Frame, name: bytes) -> tuple[Found | None, Inner | None]:
         """Return what to say about a name, and the directories to go into, if any."""
         path = bytes(self._path)
         now = look(frame.now, name)
         past = look(frame.past, name) if frame.past else NOTHING
         # Only for `deep`: what was in a directory that is none any more.
-        gone = _Inner((), past.directories, True) if self._view.deep and past.directories else None
+        gone = Inner((), past.directories, True) if self._view.deep and past.directories else None
         if now.entry is None:
             if past.entry is not None and not (now.covers or frame.hides):
                 return None, None
@@ -217,4 +232,4 @@ class _Walk:
             merged, hides = (), False
         change = self._description.compare(path, now.entry, past.entry)
         found = Found(path, change, now.entry, past.entry, opaque)
-        return found, _Inner(now.directories, merged, hides) if now.directories else gone
+        return found, Inner(now.directories, merged, hides) if now.directories else gone
