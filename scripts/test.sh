@@ -18,6 +18,13 @@ main() {
                 step "contract: every runtime, as a user with a single id" \
                     "$python" tests/run_as_user.py single -q tests/contract
             fi
+            step "state: every storage driver, as $(id -un)" "$python" -m pytest -q tests/state
+            if [ "$(id -u)" -eq 0 ]; then
+                step "state: plain directories, as a user with sub-ids" \
+                    "$python" tests/run_as_user.py ranges -q tests/state
+                step "state: plain directories, as a user with a single id" \
+                    "$python" tests/run_as_user.py single -q tests/state
+            fi
             security
             step "images: a real registry, hostile layers" "$python" -m pytest -q tests/images
             step "end to end" "$python" -m pytest -q tests/e2e

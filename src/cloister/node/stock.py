@@ -31,6 +31,16 @@ def _open() -> Store:
         return store
 
 
+def close_store() -> None:
+    """Let go of the store of the state directory; the next who needs it opens it again."""
+    from cloister.store import state_directory
+
+    with _lock:
+        store = _opened.pop(str(state_directory()), None)
+    if store is not None:
+        store.close()
+
+
 def _forget() -> None:
     """In a forked child: a connection to the records is not for two processes."""
     _opened.clear()

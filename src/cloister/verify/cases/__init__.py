@@ -8,7 +8,7 @@ from importlib.util import find_spec
 # The area SYS is in sysc: a module named sys would read as the standard library's.
 AREAS = (
     *("lch", "lch_identity", "sysc", "sysc_ability", "prc", "prc_root"),
-    *("fsm", "res", "lif", "agt", "xfr", "out", "cfg"),
+    *("fsm", "res", "lif", "agt", "xfr", "out", "img", "img_state", "cfg"),
 )
 
 
