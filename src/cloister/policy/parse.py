@@ -35,6 +35,7 @@ from cloister.policy.policy import (
     History,
     HostRoot,
     ImageRoot,
+    LedgerMode,
     Policy,
     Root,
     SecondLayer,
@@ -46,7 +47,10 @@ from cloister.policy.policy import (
 
 MAXIMUM_POLICY_BYTES = 2**20
 
-_PLAIN_KEYS = ("trust", "profile", "hostname", "user", "second_layer", "storage", "history")
+_PLAIN_KEYS = (
+    *("trust", "profile", "hostname", "user", "second_layer"),
+    *("storage", "history", "ledger"),
+)
 _TOP_KEYS = (*_PLAIN_KEYS, "root", "limits", "env", "mount", "volume", "egress")
 # The key that says more of each kind of root.
 _ROOT_KINDS = {"host": "extra", "directory": "path", "image": "image"}
@@ -142,6 +146,7 @@ _PLAIN_PARSERS: Mapping[str, Callable[[object], object]] = {
     "second_layer": lambda value: parse_choice("second_layer", SecondLayer, value),
     "storage": lambda value: parse_choice("storage", Storage, value),
     "history": lambda value: parse_choice("history", History, value),
+    "ledger": lambda value: parse_choice("ledger", LedgerMode, value),
 }
 
 

@@ -58,6 +58,13 @@ class History(StrEnum):
     EACH_RUN = "each-run"
 
 
+class LedgerMode(StrEnum):
+    """Whether what happens is recorded, chained and signed, in the state directory."""
+
+    OFF = "off"
+    ON = "on"
+
+
 @dataclass(frozen=True, slots=True, init=False)
 class HostRoot:
     """The host's own programs, read-only; `extra` names further host directories to show."""
@@ -125,8 +132,10 @@ class Policy:
     history: History
     volumes: tuple[VolumeMount, ...]
     egress: Egress | None
-    # Whether the storage was asked for, or follows from the rest; the meaning is the same.
+    ledger: LedgerMode
+    # Whether each was asked for, or follows from the rest; the meaning is the same.
     storage_is_stated: bool = field(compare=False, repr=False)
+    ledger_is_stated: bool = field(compare=False, repr=False)
 
     def __init__(
         self,
@@ -144,6 +153,7 @@ class Policy:
         history: History | str = History.NONE,
         volumes: Iterable[VolumeMount] = (),
         egress: Egress | Iterable[str] | None = None,
+        ledger: LedgerMode | str | None = None,
     ) -> None:
         # A history is of snapshots, and only a disk has those.
         parsed_history = parse_choice("history", History, history)
@@ -164,7 +174,11 @@ class Policy:
             "egress": egress
             if egress is None or isinstance(egress, Egress)
             else _placed("egress.allow", Egress, egress),
+            "ledger": _usual_ledger(egress)
+            if ledger is None
+            else parse_choice("ledger", LedgerMode, ledger),
             "storage_is_stated": storage is not None,
+            "ledger_is_stated": ledger is not None,
         }
         for name, value in values.items():
             object.__setattr__(self, name, value)
@@ -200,10 +214,12 @@ class Policy:
     def replace(self, **changes: Any) -> Policy:
         """Return this policy with some fields changed."""
         fields = {
-            name: getattr(self, name) for name in Policy.__slots__ if name != "storage_is_stated"
+            name: getattr(self, name) for name in Policy.__slots__ if not name.endswith("_stated")
         }
         if not self.storage_is_stated:
             fields["storage"] = None
+        if not self.ledger_is_stated:
+            fields["ledger"] = None
         for name in changes:
             if name not in fields:
                 raise PolicyError(
@@ -230,6 +246,7 @@ class Policy:
             "second_layer": self.second_layer.value,
             "storage": self.storage.value,
             "history": self.history.value,
+            **({} if self.ledger is _usual_ledger(self.egress) else {"ledger": self.ledger.value}),
             "root": root,
             "limits": self.limits.as_dict(),
             "env": dict(self.env),
@@ -247,6 +264,11 @@ class Policy:
         """Return the SHA-256 of the policy in hexadecimal; equal policies have equal digests."""
         canonical = json.dumps(self.as_dict(), sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(canonical.encode("ascii")).hexdigest()
+
+
+def _usual_ledger(egress: object) -> LedgerMode:
+    # What crosses the wall is recorded unless somebody says otherwise.
+    return LedgerMode.OFF if egress is None else LedgerMode.ON
 
 
 def nearest(name: str, valid: Iterable[str]) -> str | None:

@@ -28,6 +28,7 @@ from cloister.policy import (
     History,
     HostRoot,
     ImageRoot,
+    LedgerMode,
     Policy,
     SecondLayer,
     Storage,
@@ -44,6 +45,7 @@ user = "nobody"
 second_layer = "none"
 storage = "disk"
 history = "each-run"
+ledger = "on"
 
 [root]
 kind = "host"
@@ -89,6 +91,7 @@ def test_a_whole_policy_is_the_same_thing_in_python() -> None:
         second_layer="none",
         storage="disk",
         history="each-run",
+        ledger="on",
         root=HostRoot(["/opt", "/srv/tools"]),
         limits=Limits(memory="1GiB", pids=128, wall=60, idle="5m", disk="unlimited"),
         env={"LANG": "C.UTF-8", "odd name": ""},
@@ -350,6 +353,7 @@ policies = st.builds(
     user=st.none() | st.builds(User, st.integers(0, 65535), st.integers(0, 65535)),
     storage=st.sampled_from([None, Storage.DISK]),
     history=st.sampled_from(History),
+    ledger=st.sampled_from([None, *LedgerMode]),
     volumes=st.lists(
         st.builds(
             VolumeMount,

@@ -15,6 +15,7 @@ from cloister.policy import (
     History,
     HostRoot,
     ImageRoot,
+    LedgerMode,
     Policy,
     SecondLayer,
     Storage,
@@ -63,7 +64,7 @@ def test_root_needs_the_profile_for_it(user: str | int) -> None:
         ("user", "daemon"), ("user", 70_000), ("storage", "tape"), ("storage", True),
         ("history", "always"), ("history", None), ("volumes", ["a:/b"]), ("volumes", 3),
         ("volumes", [Mount("a", "/b")]), ("mounts", [VolumeMount("a", "/b")]),
-        ("root", ImageRoot),
+        ("root", ImageRoot), ("ledger", "yes"), ("ledger", True),
     ],
 )  # fmt: skip
 def test_a_field_of_the_wrong_kind_is_refused_by_name(field: str, value: Any) -> None:
@@ -96,6 +97,16 @@ def test_a_history_puts_the_storage_on_disk_unless_it_is_stated() -> None:
     with pytest.raises(PolicyError, match=r'"each-run".*"memory"') as caught:
         Policy(history="each-run", storage="memory")
     assert caught.value.place == "policy history"
+
+
+def test_the_ledger_follows_the_way_out_unless_it_is_stated() -> None:
+    assert Policy().ledger is Policy(storage="disk").ledger is LedgerMode.OFF
+    assert Policy(egress=["example.org"]).ledger is LedgerMode.ON
+    assert Policy(egress=["example.org"], ledger="off").ledger is LedgerMode.OFF
+    assert Policy().replace(egress=["example.org"]).ledger is LedgerMode.ON
+    assert Policy(ledger="off").replace(egress=["example.org"]).ledger is LedgerMode.OFF
+    assert Policy(ledger="off") == Policy() and Policy(ledger="off").digest() == Policy().digest()
+    assert Policy(ledger="on").digest() != Policy().digest()
 
 
 def test_replace_remembers_whether_the_storage_was_stated() -> None:
