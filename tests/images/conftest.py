@@ -244,8 +244,8 @@ PROGRAMS = (
     "perl",
 )
 ACCOUNTS = {
-    "etc/passwd": "root:x:0:0::/root:/bin/sh\napp:x:1001:1002::/:/bin/sh\n",
-    "etc/group": "root:x:0:\napp:x:1002:\n",
+    "etc/passwd": "root:x:0:0::/root:/bin/sh\napp:x:101:102::/:/bin/sh\n",
+    "etc/group": "root:x:0:\napp:x:102:\n",
 }
 
 

@@ -39,11 +39,11 @@ async def test_steps_make_an_image_with_what_they_did_and_said(yard: Yard) -> No
     )
     assert yard.told.output == "hello"
     assert image.config["env"] == {"GREETING": "good day", "EMPTY": ""}
-    assert (image.config["workdir"], image.config["user"]) == ("/app/src", "1001:1002")
+    assert (image.config["workdir"], image.config["user"]) == ("/app/src", "101:102")
     async with Sandbox(image="it") as sandbox:
         result = await sandbox.run([*image.stored.entrypoint, *image.stored.cmd])
         assert result.stdout == "good day world\n"
-        assert (await sandbox.run("id -u; id -g; pwd")).stdout == "1001\n1002\n/app/src\n"
+        assert (await sandbox.run("id -u; id -g; pwd")).stdout == "101\n102\n/app/src\n"
         assert not await sandbox.files.exists("/usr/bin/touch")
         assert not await sandbox.files.exists("/.cell")
 
@@ -114,13 +114,13 @@ async def test_copies_go_where_they_are_sent(yard: Yard) -> None:
     assert found == (
         "a.txta.txta.txtb.txtd/cd/sub/ed/ca.txt"
         "/one 600 0 0\n"
-        "/owned/a.txt 751 1001 1002\n"
-        "/owned/b.txt 751 1001 1002\n"
+        "/owned/a.txt 751 101 102\n"
+        "/owned/b.txt 751 101 102\n"
         "/owned/d 755 5 6\n"
         "/owned/d/c 644 5 6\n"
         "/etc 755 0 0\n"
         "/tree 755 0 0\n"
-        "/owned 755 1001 1002\n"
+        "/owned 755 101 102\n"
         "'/tree/link' -> '/etc/passwd'\n"
         " x\n$HOME\n"
     )
@@ -200,7 +200,7 @@ async def test_archives_are_taken_apart_by_add_and_not_by_copy(
 
 
 @pytest.mark.parametrize(
-    ("user", "ids"), [("app", "1001:1002"), ("7", "7:0"), ("7:app", "7:1002"), ("0:0", "0:0")]
+    ("user", "ids"), [("app", "101:102"), ("7", "7:0"), ("7:app", "7:102"), ("0:0", "0:0")]
 )
 async def test_a_user_of_the_image_is_taken(yard: Yard, user: str, ids: str) -> None:
     image = await yard.build(f"USER {user}\nRUN echo $(id -u):$(id -g)\n")

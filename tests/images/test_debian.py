@@ -17,6 +17,7 @@ from cloister.build.progress import BuildProgress
 from cloister.errors import HostError, ImageRefused, Unsupported
 
 PATH = "/usr/sbin:/usr/bin:/sbin:/bin"
+NOT_ROOT = "without root there are no rights to be without: mmdebstrap gives up those of the user"
 
 
 @pytest.fixture
@@ -78,6 +79,8 @@ async def test_its_archive_becomes_an_image(
 async def test_it_has_no_rights_of_ours(
     fake: Fake, told: list[BuildProgress], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    if os.geteuid() != 0:
+        pytest.skip(NOT_ROOT)
     secret = Path(tempfile.mkdtemp(dir="/tmp")) / "secret"
     secret.write_text("of ours")
     secret.parent.chmod(0o755)
@@ -88,7 +91,6 @@ async def test_it_has_no_rights_of_ours(
         f"touch {secret.parent}/x >&2 || echo cannot write >&2; head -c 1024 /dev/zero"
     )
     try:
-        assert os.geteuid() == 0
         await build(told)
         said = output(told)
         first = int(said.splitlines()[1].split()[1])
