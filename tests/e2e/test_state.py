@@ -259,6 +259,30 @@ def test_diff_and_export_tell_exactly_what_changed(
     assert piped.stdout == archive.read_bytes()
 
 
+def test_what_was_copied_in_is_no_change_and_a_patch_of_the_rest_applies(
+    state: State, tmp_path: Path
+) -> None:
+    tree = tmp_path / "tree"
+    tree.mkdir()
+    (tree / "file").write_text("one\ntwo\n")
+    (tree / "same").write_text("same\n")
+    work = "sed -i s/two/2/ file; echo new > new; mkdir /tmp/d"
+    state.make("a", work, "--copy", f"{tree}:/workspace")
+    assert state.ok("diff", "a", "/workspace").splitlines() == [
+        "C /workspace/file  (content)",
+        "A /workspace/new",
+    ]
+    assert "A /workspace/same\n" in state.ok("diff", "a", "--since", "image")
+    state.ok("snapshot", "a", "later")
+    state.sh("a", "rm new")
+    assert state.ok("diff", "a", "--since", "later") == "D /workspace/new\n"
+    patch = state("export", "a", "--as", "patch", "--below", "/workspace").stdout
+    subprocess.run(["git", "apply", "-"], cwd=tree, input=patch, check=True)
+    assert (tree / "file").read_text() == "one\n2\n"
+    assert sorted(path.name for path in tree.iterdir()) == ["file", "same"]
+    assert state("diff", "a", "--since", "never").returncode == 2
+
+
 def test_a_diff_that_nobody_reads_to_the_end_holds_nothing_up(state: State) -> None:
     state.make("a", "seq 5000 | while read n; do echo > f$n; done")
     command = [*COMMAND, "diff", "a", "--json"]
@@ -456,6 +480,7 @@ def test_a_sandbox_that_a_program_runs_is_reached_too(
         state.ok("snapshot", "a", "there")
         assert [each.name for each in sandbox.snapshots()] == ["there"]
         assert [change.path for change in sandbox.diff("/workspace")] == [b"/workspace/file"]
+        assert sandbox.diff("/workspace", since="there") == ()
         with Sandbox.fork("a@there", 2) as forks:
             assert [fork.run("cat file").stdout for fork in forks] == ["2\n", "2\n"]
         assert not any(fork.is_running for fork in forks)

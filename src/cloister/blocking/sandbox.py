@@ -103,9 +103,11 @@ class Sandbox:
     snapshots = waits(asynchronous.Sandbox.snapshots)
     rewind = waits(asynchronous.Sandbox.rewind)
 
-    def diff(self, below: str = "/") -> tuple[Change, ...]:
-        """Return what changed since the image, in one tree of it, sorted by path."""
-        return self._loop.wait(as_coroutine(self._inner.diff(below)))
+    def diff(
+        self, below: str = "/", *, since: Snapshot | str | int | None = None
+    ) -> tuple[Change, ...]:
+        """Return what changed in one tree since the image or a snapshot, sorted by path."""
+        return self._loop.wait(as_coroutine(self._inner.diff(below, since=since)))
 
     @classmethod
     def fork(
@@ -189,3 +191,8 @@ class Sandbox:
     def is_paused(self) -> bool:
         """Whether every process inside is held still."""
         return self._inner.is_paused
+
+    @property
+    def is_reopened(self) -> bool:
+        """Whether it goes on with what was kept before."""
+        return self._inner.is_reopened

@@ -10,13 +10,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote as percent
 
+from cloister.errors import NotFound
 from cloister.model import Mount
 from cloister.node import open_store
 from cloister.sandbox.parcel import Summary
 
 if TYPE_CHECKING:
-    from cloister.store import Store
+    from cloister.store import Snapshot, Store
     from cloister.store.changes import Baseline, Mark, Plan
+
+_COPIED = "copied"
 
 
 class Recording:
@@ -88,6 +91,21 @@ def read(store: Store, name: str, target: str) -> Baseline | None:
         with open(place_of(store, name, target), "rb") as file:
             return Baseline.read(file)
     except FileNotFoundError:
+        return None
+
+
+async def note_copied(name: str, snapshot: Snapshot) -> None:
+    """Keep in mind what a sandbox was after its copies, to tell what it did from what it got."""
+    place = _directory(await open_store(), name) / _COPIED
+    place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    place.write_text(snapshot.id)
+
+
+def copied(store: Store, name: str) -> Snapshot | None:
+    """Return the snapshot after the copies that a sandbox was made with, if there is one."""
+    try:
+        return store.snapshots.find((_directory(store, name) / _COPIED).read_text())
+    except (FileNotFoundError, NotFound):
         return None
 
 

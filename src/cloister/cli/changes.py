@@ -8,12 +8,14 @@ import functools
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from cloister.cli import outlet, session
 from cloister.cli.kept import Compared
 from cloister.errors import Unsupported
-from cloister.store.changes import TarStyle, Written, patch, summary, walk, write_tar
+from cloister.store.changes import TarStyle, Written, patch, since, summary, walk, write_tar
 from cloister.store.stand_in import as_owner
 from cloister.wire.streams import PipeIncoming, open_pipe
 
@@ -23,9 +25,23 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-def write_listing(fd: int, compared: Compared, below: str, form: str) -> None:
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """Which changes are wanted: of what, below which path, and since which benches if any."""
+
+    compared: Compared
+    below: str
+    benches: tuple[Path, ...] | None
+
+    def trees(self) -> Compared:
+        """Return what to compare. For whoever may look into the benches."""
+        strata, skeleton, owners = self.compared
+        return strata if self.benches is None else since(strata, self.benches), skeleton, owners
+
+
+def write_listing(fd: int, asked: Asked, form: str) -> None:
     """Write what changed as lines, as a JSON list, or as the sum of it."""
-    changes = walk(*compared, below=below)
+    changes = walk(*asked.trees(), below=asked.below)
     if form == "stat":
         lines: Iterable[str] = [f"{summary(changes)}\n"]
     elif form == "stat-json":
@@ -50,16 +66,16 @@ def _json_list(changes: Iterator[Change]) -> Iterator[str]:
     yield "]\n"
 
 
-def write_patch(fd: int, compared: Compared, below: str, binary: bool) -> None:
+def write_patch(fd: int, asked: Asked, binary: bool) -> None:
     """Write what changed as a patch."""
     with open(fd, "wb", closefd=False) as file:
-        for piece in patch(*compared, below=below, binary=binary):
+        for piece in patch(*asked.trees(), below=asked.below, binary=binary):
             file.write(piece)
 
 
-def write_archive(fd: int, compared: Compared, below: str, style: str) -> Written:
+def write_archive(fd: int, asked: Asked, style: str) -> Written:
     """Write what changed as a tar."""
-    return write_tar(fd, *compared, style=TarStyle(style), below=below)
+    return write_tar(fd, *asked.trees(), style=TarStyle(style), below=asked.below)
 
 
 async def to_descriptor(fd: int, write: Callable[..., T], *arguments: object) -> T:

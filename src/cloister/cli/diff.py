@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 from pathlib import Path
@@ -9,34 +10,44 @@ from typing import TYPE_CHECKING
 
 import click
 
-from cloister.cli import session
+from cloister.cli import baselines, session
 from cloister.cli.changes import (
+    Asked,
     to_descriptor,
     to_standard_output,
     write_archive,
     write_listing,
     write_patch,
 )
-from cloister.cli.kept import Compared, compared_trees
+from cloister.cli.kept import compared_trees, find_kept
 from cloister.cli.progress import Waiting
+from cloister.cli.rewind import find_snapshot
 from cloister.cli.telling import note
-from cloister.errors import HostError
-from cloister.model import parse_absolute_path
+from cloister.errors import HostError, RequestError
+from cloister.model import parse_absolute_path, quote
 from cloister.model.changes import escape
 
 if TYPE_CHECKING:
     from cloister.store.changes import Written
 
+SINCE = click.option(
+    "--since",
+    metavar="SNAPSHOT|image",
+    help="Compare with a snapshot, a step or the image; with the copy it began with unless told.",
+)
+
 
 @click.command()
 @click.option("--patch", "as_patch", is_flag=True, help="Show the text that changed, as git does.")
 @click.option("--stat", is_flag=True, help="Show only how much changed.")
+@SINCE
 @click.option("--json", "as_json", is_flag=True, help="Print the changes as a JSON list.")
 @click.argument("name")
 @click.argument("path", default="/")
-def diff(name: str, path: str, as_patch: bool, stat: bool, as_json: bool) -> int:
-    """Show what the kept sandbox NAME changed since its image, all of it or below PATH.
+def diff(name: str, path: str, as_patch: bool, stat: bool, since: str | None, as_json: bool) -> int:
+    """Show what the kept sandbox NAME changed, all of it or below PATH.
 
+    It is compared with its image, or, if it was made with `--copy`, with what it was after that.
     Lines begin with A for added, C for changed and D for deleted, and say in what a path differs:
     content, mode, owner, link, type or extended attributes.
 
@@ -50,16 +61,32 @@ def diff(name: str, path: str, as_patch: bool, stat: bool, as_json: bool) -> int
         form = "stat-json" if as_json else "stat"
     elif as_json:
         form = "json"
-    return session.run_until_signal(lambda: _diff(name, below, form, as_patch))
+    return session.run_until_signal(lambda: _diff(name, below, since, form, as_patch))
 
 
-async def _diff(name: str, below: str, form: str, as_patch: bool) -> int:
+async def _diff(name: str, below: str, since: str | None, form: str, as_patch: bool) -> int:
+    benches = await _benches(name, since)
     async with compared_trees(name) as compared:
+        asked = Asked(compared, below, benches)
         if as_patch:
-            await to_standard_output(write_patch, compared, below, False)
+            await to_standard_output(write_patch, asked, False)
         else:
-            await to_standard_output(write_listing, compared, below, form)
+            await to_standard_output(write_listing, asked, form)
     return 0
+
+
+async def _benches(name: str, since: str | None) -> tuple[Path, ...] | None:
+    """Return where the snapshot is that a sandbox is compared with; None for its image."""
+    if since == "image":
+        return None
+    store, kept = await find_kept(name)
+    if since is None:
+        found = await asyncio.to_thread(baselines.copied, store, name)
+        return None if found is None else store.snapshots.benches(found)
+    snapshot = await find_snapshot(store, name, since)
+    if snapshot.image != kept.image:
+        raise RequestError(f"snapshot {quote(since)} stands on another image than {name}")
+    return store.snapshots.benches(snapshot)
 
 
 @click.command()
@@ -72,9 +99,12 @@ async def _diff(name: str, below: str, form: str, as_patch: bool) -> int:
 )
 @click.option("--output", "-o", metavar="FILE", help="Write to a file, and not to standard output.")
 @click.option("--below", metavar="PATH", default="/", help="Only what is below a path inside.")
+@SINCE
 @click.option("--json", "as_json", is_flag=True, help="Print what was written as a JSON object.")
 @click.argument("name")
-def export(name: str, form: str, output: str | None, below: str, as_json: bool) -> int:
+def export(
+    name: str, form: str, output: str | None, below: str, since: str | None, as_json: bool
+) -> int:
     """Write what the kept sandbox NAME changed: what leaves it, and nothing else.
 
     Paths in it are relative to what --below names. A tar holds what was added and changed; an
@@ -88,21 +118,23 @@ def export(name: str, form: str, output: str | None, below: str, as_json: bool) 
             raise click.UsageError("--json needs --output: standard output has the export itself")
         if form != "patch" and session.is_terminal(1):
             raise click.UsageError("a tar is not for a terminal; name a file with --output")
-    return session.run_until_signal(lambda: _export(name, form, output, tree, as_json))
+    return session.run_until_signal(lambda: _export(name, form, output, tree, since, as_json))
 
 
-async def _export(name: str, form: str, output: str | None, below: str, as_json: bool) -> int:
+async def _export(
+    name: str, form: str, output: str | None, below: str, since: str | None, as_json: bool
+) -> int:
+    benches = await _benches(name, since)
     async with compared_trees(name) as compared:
+        asked = Asked(compared, below, benches)
         if output is None:
             if form == "patch":
-                await to_standard_output(write_patch, compared, below, True)
+                await to_standard_output(write_patch, asked, True)
             else:
-                _tell_left_out(
-                    await to_standard_output(write_archive, compared, below, _style(form))
-                )
+                _tell_left_out(await to_standard_output(write_archive, asked, _style(form)))
             return 0
         with Waiting(f"writing {output}"):
-            written = await _write_file(Path(output), form, compared, below)
+            written = await _write_file(Path(output), form, asked)
     _tell_left_out(written)
     if as_json:
         described: dict[str, object] = {"file": output, "bytes": os.path.getsize(output)}
@@ -117,7 +149,7 @@ def _style(form: str) -> str:
     return "oci" if form == "oci" else "plain"
 
 
-async def _write_file(target: Path, form: str, compared: Compared, below: str) -> Written | None:
+async def _write_file(target: Path, form: str, asked: Asked) -> Written | None:
     """Write the file whole or not at all."""
     fresh = target.with_name(f".{target.name}.{os.getpid()}.new")
     try:
@@ -128,9 +160,9 @@ async def _write_file(target: Path, form: str, compared: Compared, below: str) -
         try:
             if form == "patch":
                 written = None
-                await to_descriptor(fd, write_patch, compared, below, True)
+                await to_descriptor(fd, write_patch, asked, True)
             else:
-                written = await to_descriptor(fd, write_archive, compared, below, _style(form))
+                written = await to_descriptor(fd, write_archive, asked, _style(form))
         finally:
             os.close(fd)
         fresh.rename(target)

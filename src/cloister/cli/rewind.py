@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+from typing import TYPE_CHECKING
 
 import click
 
@@ -16,6 +17,9 @@ from cloister.cli.snapshot import describe, short_command
 from cloister.cli.table import print_table
 from cloister.errors import NotFound
 from cloister.model import quote
+
+if TYPE_CHECKING:
+    from cloister.store import Snapshot, Store
 
 
 @click.command()
@@ -41,15 +45,7 @@ def rewind(name: str, to: str | None, steps: bool, as_json: bool) -> int:
 async def _rewind(name: str, to: str, as_json: bool) -> int:
     store, _ = await find_kept(name)
     # Looked for before anything is ended.
-    whole = to if "@" in to or to.startswith("snap-") else f"{name}@{to}"
-    try:
-        target = await asyncio.to_thread(store.snapshots.find, whole)
-    except NotFound as error:
-        raise NotFound(
-            f"no snapshot or step {quote(to)} of {name}; `cloister snapshots {name}` and "
-            f"`cloister rewind {name} --steps` show what there is",
-            what=to,
-        ) from error
+    target = await find_snapshot(store, name, to)
     with Waiting(f"rewinding {name}"):
         remote = await find_running(name)
         if remote is not None:
@@ -62,6 +58,19 @@ async def _rewind(name: str, to: str, as_json: bool) -> int:
     else:
         click.echo(f"{name} is as it was at {to}")
     return 0
+
+
+async def find_snapshot(store: Store, name: str, which: str) -> Snapshot:
+    """Return a snapshot of a kept sandbox by its name, its id, or the number of a step."""
+    whole = which if "@" in which or which.startswith("snap-") else f"{name}@{which}"
+    try:
+        return await asyncio.to_thread(store.snapshots.find, whole)
+    except NotFound as error:
+        raise NotFound(
+            f"no snapshot or step {quote(which)} of {name}; `cloister snapshots {name}` and "
+            f"`cloister rewind {name} --steps` show what there is",
+            what=which,
+        ) from error
 
 
 async def _list_steps(name: str, as_json: bool) -> int:

@@ -111,6 +111,10 @@ async def fill(sandbox: Sandbox, wanted: Wanted) -> None:
     """Make the copies that the options ask for."""
     for mount in wanted.copies:
         await _copy_in(sandbox, mount, wanted.keep)
+    if wanted.copies and wanted.keep is not None and not sandbox.is_reopened:
+        from cloister.cli.baselines import note_copied
+
+        await note_copied(wanted.keep, await sandbox.snapshot())
 
 
 async def _copy_in(sandbox: Sandbox, mount: Mount, keep: str | None) -> None:

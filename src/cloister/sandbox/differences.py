@@ -6,18 +6,19 @@ import asyncio
 import itertools
 import os
 from collections.abc import AsyncIterator, Generator, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cloister.errors import Unsupported
 from cloister.model.changes import EntryType
-from cloister.store.changes import Given, Owners, Skeleton, Stratum, walk
+from cloister.store.changes import Given, Owners, Skeleton, Stratum, since, walk
 from cloister.store.stand_in import as_owner, needed_sub_ids
 
 if TYPE_CHECKING:
     from cloister.model.changes import Change
     from cloister.runtime.base import Guest
     from cloister.sandbox.state import State
-    from cloister.store import Disk
+    from cloister.store import Disk, Snapshot
 
 _BATCH = 512
 
@@ -28,9 +29,10 @@ class Differences:
     `await` gives all of it as a tuple; `async for` gives it as it is found.
     """
 
-    def __init__(self, state: State, below: str) -> None:
+    def __init__(self, state: State, below: str, since: Snapshot | str | int | None) -> None:
         self._state = state
         self._below = below
+        self._since = since
 
     def __await__(self) -> Generator[Any, None, tuple[Change, ...]]:
         return self._collect().__await__()
@@ -40,8 +42,9 @@ class Differences:
 
     async def __aiter__(self) -> AsyncIterator[Change]:
         await self._state.wait_until_moving()
+        benches = None if self._since is None else await self._state.benches(self._since)
         compared = self._state.compared()
-        changes = await asyncio.to_thread(_begin, *compared, self._below)
+        changes = await asyncio.to_thread(_begin, *compared, self._below, benches)
         while batch := await asyncio.to_thread(_next, changes):
             for change in batch:
                 yield change
@@ -79,18 +82,37 @@ def compared_trees(guest: Guest, disk: Disk) -> tuple[tuple[Stratum, ...], Skele
 
 
 def _begin(
-    strata: tuple[Stratum, ...], skeleton: Skeleton, owners: Owners, below: str
+    strata: tuple[Stratum, ...],
+    skeleton: Skeleton,
+    owners: Owners,
+    below: str,
+    benches: tuple[Path, ...] | None,
 ) -> Iterator[Change]:
     if needed_sub_ids() is None:
-        return walk(strata, skeleton, owners, below=below)
-    return iter(as_owner(list_changes, strata, skeleton, owners, below))
+        return _walk(strata, skeleton, owners, below, benches)
+    return iter(as_owner(list_changes, strata, skeleton, owners, below, benches))
+
+
+def _walk(
+    strata: tuple[Stratum, ...],
+    skeleton: Skeleton,
+    owners: Owners,
+    below: str,
+    benches: tuple[Path, ...] | None,
+) -> Iterator[Change]:
+    compared = strata if benches is None else since(strata, benches)
+    return walk(compared, skeleton, owners, below=below)
 
 
 def list_changes(
-    strata: tuple[Stratum, ...], skeleton: Skeleton, owners: Owners, below: str
+    strata: tuple[Stratum, ...],
+    skeleton: Skeleton,
+    owners: Owners,
+    below: str,
+    benches: tuple[Path, ...] | None,
 ) -> list[Change]:
     """Return all changes at once, for a process that cannot be asked twice."""
-    return list(walk(strata, skeleton, owners, below=below))
+    return list(_walk(strata, skeleton, owners, below, benches))
 
 
 def _next(changes: Iterator[Change]) -> list[Change]:

@@ -8,10 +8,11 @@ import os
 import shlex
 from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from cloister.errors import Unsupported
-from cloister.model import Profile
+from cloister.errors import RequestError, Unsupported
+from cloister.model import Profile, quote
 from cloister.node import Occasion, Workspace
 from cloister.policy import History, ImageRoot, Policy, Storage
 from cloister.sandbox.differences import compared_trees
@@ -76,6 +77,14 @@ class State:
         if disk is None:
             raise Unsupported("this sandbox has no disk in the store")
         return compared_trees(self._sandbox.guest, disk)
+
+    async def benches(self, which: Snapshot | str | int) -> tuple[Path, ...]:
+        """Return where a snapshot is that the sandbox can be compared with."""
+        workspace = self.workspace
+        snapshot = await workspace.find(which)
+        if snapshot.image != (None if workspace.image is None else workspace.image.digest):
+            raise RequestError(f"snapshot {quote(snapshot.id)} stands on another image")
+        return workspace.store.snapshots.benches(snapshot)
 
     @property
     def stands_still(self) -> bool:

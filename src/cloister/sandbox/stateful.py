@@ -74,9 +74,17 @@ class Stateful:
         await self._state.wait_until_moving()
         return self._state.compared()
 
-    def diff(self, below: str = "/") -> Differences:
-        """Return what changed since the image, in one tree of it: await it, or go through it."""
-        return Differences(self._state, below)
+    def diff(self, below: str = "/", *, since: Snapshot | str | int | None = None) -> Differences:
+        """Return what changed in one tree since the image, or since a snapshot.
+
+        `await` it for all of it, or go through it with `async for`.
+        """
+        return Differences(self._state, below, since)
+
+    @property
+    def is_reopened(self) -> bool:
+        """Whether it goes on with what was kept before."""
+        return self._state.is_reopened
 
     @classmethod
     def fork(

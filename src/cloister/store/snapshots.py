@@ -5,10 +5,12 @@ from __future__ import annotations
 import sqlite3
 import time
 from dataclasses import replace
+from pathlib import Path
 
 from cloister.errors import AlreadyExists, NotFound, RequestError
 from cloister.model import quote
 from cloister.store.disks import Disk, Disks
+from cloister.store.driver import BENCH
 from cloister.store.merge import LONGEST_CHAIN, merge_chain
 from cloister.store.place import parse_name
 from cloister.store.snapshot import (
@@ -178,6 +180,10 @@ class Snapshots:
             above = each.parent if each.parent in known else None
             branches.setdefault(above, []).append(Branch(each, children))
         return tuple(reversed(branches.pop(None, [])))
+
+    def benches(self, snapshot: Snapshot) -> tuple[Path, ...]:
+        """Return the benches that hold it, top first; nobody may write there."""
+        return tuple(self._trees.path(tree) / BENCH for tree in snapshot.chain)
 
     def remove(self, snapshot: Snapshot) -> None:
         """Forget a snapshot; what others still need of it stays until `collect`."""

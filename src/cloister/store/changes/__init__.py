@@ -10,6 +10,7 @@ from cloister.store.changes.patch import PatchLimits, patch
 from cloister.store.changes.perform import Applied, perform
 from cloister.store.changes.plan import Objection, Plan, Step, plan_apply
 from cloister.store.changes.recovery import recover
+from cloister.store.changes.since import since
 from cloister.store.changes.stratum import (
     NO_SKELETON,
     SAME_OWNERS,
@@ -48,6 +49,7 @@ __all__ = [
     "perform",
     "plan_apply",
     "recover",
+    "since",
     "summary",
     "take_baseline",
     "walk",

@@ -2,13 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
 
+from cloister.errors import HostError
 from cloister.store.changes.descent import OPEN_DIRECTORIES, Descent
 from cloister.store.changes.layers import look
 from cloister.store.changes.scan import Found, Frame, Inner, View, Walk
 from cloister.store.changes.stratum import Stratum
+
+
+def since(strata: Sequence[Stratum], benches: Sequence[Path]) -> tuple[Stratum, ...]:
+    """Return the strata, to be compared with what these benches (top first) held of each."""
+    return tuple(replace(each, then=tuple(_uppers(each, benches))) for each in strata)
+
+
+def _uppers(stratum: Stratum, benches: Sequence[Path]) -> Iterator[Path]:
+    if isinstance(stratum.upper, int):
+        raise HostError("an upper without a path has no place in other benches")
+    for bench in benches:
+        path = bench / stratum.upper.parent.name / stratum.upper.name
+        # An overlay that the sandbox did not have at that moment was not changed then.
+        if path.is_dir():
+            yield path
 
 
 class WalkSince(Walk):
