@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import importlib
 import zlib
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from typing import Any, BinaryIO
 
 from cloister.errors import ImageRefused, Unsupported
@@ -41,12 +41,19 @@ def verified(chunks: Iterator[bytes], blob: Descriptor, what: str) -> Chunks:
     algorithm, _, wanted = blob.digest.partition(":")
     state = hashlib.new(algorithm)
     count = 0
-    for chunk in chunks:
-        count += len(chunk)
-        if count > blob.size_bytes:
-            raise ImageRefused(f"{what} is longer than the {blob.size_bytes} bytes it should have")
-        state.update(chunk)
-        yield chunk
+    try:
+        for chunk in chunks:
+            count += len(chunk)
+            if count > blob.size_bytes:
+                raise ImageRefused(
+                    f"{what} is longer than the {blob.size_bytes} bytes it should have"
+                )
+            state.update(chunk)
+            yield chunk
+    finally:
+        # What is refused half-way has a file or a connection open behind it.
+        if isinstance(chunks, Generator):
+            chunks.close()
     if count != blob.size_bytes:
         raise ImageRefused(f"{what} ends after {count} of {blob.size_bytes} bytes")
     if state.hexdigest() != wanted:
