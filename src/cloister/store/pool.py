@@ -15,6 +15,7 @@ from cloister.errors import AlreadyExists, Busy, HostError, RequestError, Unsupp
 from cloister.model import format_bytes
 from cloister.store import btrfs_calls as calls
 from cloister.store.place import about, free_bytes, make_private, state_directory
+from cloister.store.trees import KINDS
 
 POOL_FILE = "pool.img"
 POOL = "pool"
@@ -72,9 +73,7 @@ def _require_fits(state: Path, size_bytes: int) -> None:
             f"at {state}; give it less"
         )
     plain = state / "plain"
-    kept = [
-        tree for kind in ("disks", "snapshots", "volumes", "layers") for tree in _in(plain / kind)
-    ]
+    kept = [tree for kind in KINDS for tree in _in(plain / kind)]
     if kept:
         raise Busy(
             f"{len(kept)} disks, snapshots, volumes and layers are kept in {plain}; remove them "

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import secrets
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 
@@ -54,7 +56,7 @@ class Store:
             (driver.root / name).mkdir(mode=0o700, exist_ok=True)
         records = Records(state / "store.db")
         try:
-            _require_stamp(driver.root / _STAMP, records.store)
+            _require_stamp(driver.root / _STAMP, records)
             store = cls(state, driver, records, Owner(state / "locks"))
         except BaseException:
             records.close()
@@ -91,14 +93,16 @@ class Store:
         self.close()
 
 
-def _require_stamp(stamp: Path, store: str) -> None:
+def _require_stamp(stamp: Path, records: Records) -> None:
     """Refuse trees that other records describe: by ours, all of them would be leftovers."""
-    try:
-        found = stamp.read_text()
-    except FileNotFoundError:
-        _write_stamp(stamp, store)
-        return
-    if found != store:
+    if not stamp.exists():
+        if records.one("SELECT 1 FROM trees WHERE state = 'ready'") is not None:
+            raise HostError(
+                f"the trees of {stamp.parent.parent / 'store.db'} are not in {stamp.parent}; put "
+                "back what was there, or move the file away"
+            )
+        _write_stamp(stamp, records.store)
+    if stamp.read_text() != records.store:
         raise HostError(
             f"the trees in {stamp.parent} are not those of {stamp.parent.parent / 'store.db'}; "
             "put the right file back, or move both away"
@@ -106,8 +110,13 @@ def _require_stamp(stamp: Path, store: str) -> None:
 
 
 def _write_stamp(stamp: Path, store: str) -> None:
-    handle = os.open(stamp, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    written = stamp.with_name(f"{stamp.name}-{secrets.token_hex(4)}")
+    handle = os.open(written, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     with open(handle, "w") as file:
         file.write(store)
         file.flush()
         os.fsync(file.fileno())
+    # Whole or not at all, and by whoever is first.
+    with suppress(FileExistsError):
+        os.link(written, stamp)
+    written.unlink()

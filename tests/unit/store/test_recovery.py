@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from cloister.errors import HostError
 from cloister.store import Store
 from cloister.store.pool import detach_pool
 
@@ -18,6 +19,7 @@ from .conftest import read, take, write
 
 PRELUDE = """
 import os, sys, pathlib
+from cloister.errors import HostError
 from cloister.store import Store
 store = Store.open(pathlib.Path(sys.argv[1]))
 
@@ -135,3 +137,36 @@ def test_what_was_acknowledged_survives_a_power_cut(pooled: Store) -> None:
         base = store.snapshots.find("task@before")
         fork = store.disks.create("sb_b", base=base, limit_bytes=None)
         assert (read(fork, "snapshotted"), read(fork, "synced")) == ("one", None)
+
+
+def test_records_without_their_trees_are_refused(state: Path) -> None:
+    with Store.open(state) as store:
+        disk = store.disks.create("sb_a", limit_bytes=None)
+        store.kept.create("task", disk=disk.id, policy="{}")
+        root = store.driver.root
+    stamp = (root / "store").read_text()
+    (root / "store").unlink()
+    with pytest.raises(HostError, match="are not in"):
+        Store.open(state)
+    (root / "store").write_text(stamp)
+    with Store.open(state) as store:
+        assert store.disks.find("sb_a") == disk
+
+
+def test_many_processes_open_a_new_store_at_once(state: Path) -> None:
+    program = PRELUDE + textwrap.dedent(
+        """
+        name = sys.argv[2]
+        disk = store.disks.create(f"sb_{name}", limit_bytes=None)
+        store.snapshots.take(disk, sandbox="task", idle=True, policy="{}", name=f"by{name}")
+        store.collect()
+        """
+    )
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    command = [sys.executable, "-c", program, str(state)]
+    children = [subprocess.Popen([*command, str(each)], env=environment) for each in range(6)]
+    assert [child.wait() for child in children] == [0] * 6
+    with Store.open(state) as store:
+        assert {each.name for each in store.snapshots.list("task")} == {
+            f"by{each}" for each in range(6)
+        }
