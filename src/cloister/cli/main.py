@@ -18,9 +18,11 @@ from cloister.cli.fork import fork
 from cloister.cli.gc import df, gc
 from cloister.cli.image import image
 from cloister.cli.image_build import build
+from cloister.cli.ledger import ledger
 from cloister.cli.ls import ls, rm
 from cloister.cli.pause import pause, resume
 from cloister.cli.ps import ps
+from cloister.cli.receipt import receipt
 from cloister.cli.rewind import rewind
 from cloister.cli.run import run
 from cloister.cli.setup import setup
@@ -59,6 +61,7 @@ for command in (
     *(run, shell, ps, start, stop, exec_, pause, resume, ls, rm, hold),
     *(snapshot, snapshots, fork, rewind, diff, export, apply),
     *(image, template, volume, gc, df),
+    *(ledger, receipt),
     *(doctor, verify, setup, completion),
 ):
     commands.add_command(command)

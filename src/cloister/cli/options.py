@@ -153,12 +153,23 @@ def _of_the_sandbox() -> list[Option]:
             help="When to take a snapshot unasked; each-run puts the storage on disk.",
         ),
         click.option(
+            "--ledger/--no-ledger",
+            "ledger",
+            default=None,
+            callback=_ledger_mode,
+            help="Record what happens, or do not; unless named, only what is kept or has a way out.",
+        ),
+        click.option(
             "--second-layer",
             type=click.Choice([layer.value for layer in SecondLayer]),
             help="The wall behind the wall.",
         ),
         click.option("--label", metavar="TEXT", help="A name for `cloister ps`."),
     ]
+
+
+def _ledger_mode(command: click.Context, option: click.Parameter, on: bool | None) -> str | None:
+    return None if on is None else "on" if on else "off"
 
 
 def limit_flag(limit: str) -> str:

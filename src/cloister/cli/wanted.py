@@ -70,8 +70,8 @@ def parse_options(
         policy = load_policy(path)
     changes: dict[str, Any] = {
         name: options[name]
-        for name in ("profile", "trust", "second_layer", "storage", "history")
-        if options[name] is not None
+        for name in ("profile", "trust", "second_layer", "storage", "history", "ledger")
+        if options[name]
     }
     limits = {} if path is not None else _unnamed(policy.limits, defaults or {})
     limits |= _limits(options)
