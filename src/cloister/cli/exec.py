@@ -9,20 +9,22 @@ import click
 
 from cloister.cli import session
 from cloister.cli.kept import find_kept, parse_with_kept, policy_of
+from cloister.cli.options import sandbox_options
 from cloister.cli.run import image_command, run_in
 from cloister.cli.shell import interact
 from cloister.model import UNLIMITED, parse_command, parse_cwd
 
-# What `run` can be asked for beside; nothing of it is changed by a command.
+
+@sandbox_options
+def _nothing(**options: Any) -> None:
+    """Stands for a command that is asked for nothing."""
+
+
+# What `run` can be asked for beside; a command in a kept sandbox changes nothing of it.
 _UNASKED: dict[str, Any] = {
-    "policy_file": None,
-    "copies": (),
-    "mounts": (),
-    "volumes": (),
-    "outs": (),
-    **dict.fromkeys(("memory", "pids", "cpus", "disk", "inodes", "open_files", "shm", "lifetime")),
-    **dict.fromkeys(("profile", "trust", "root", "image", "storage", "history", "second_layer")),
-    "label": None,
+    option.name or "": () if option.multiple else None
+    for option in click.command(_nothing).params
+    if isinstance(option, click.Option)
 }
 
 

@@ -64,12 +64,18 @@ async def _start(name: str, options: dict[str, Any], as_json: bool) -> int:
 
 def _arguments(name: str, options: dict[str, Any]) -> list[str]:
     """Return the options as they were written, for the process that holds the sandbox."""
-    flags = {parameter.name: parameter.opts[0] for parameter in start.params if parameter.name}
+    known = {each.name: each for each in start.params if isinstance(each, click.Option)}
     words: list[str] = []
     for key, value in options.items():
+        option = known[key]
         for each in value if isinstance(value, tuple) else (value,):
-            if each is not None:
-                words += [flags[key], str(each)]
+            if each is None:
+                continue
+            if option.secondary_opts:
+                is_on = each in (True, "on")
+                words.append((option.opts if is_on else option.secondary_opts)[0])
+            else:
+                words += [option.opts[0], str(each)]
     return [*words, "--", name]
 
 
