@@ -425,6 +425,7 @@ def test_a_pool_is_made_once_and_sizes_hold_in_it(tmp_path: Path, weaker: list[s
         state.ok("volume", "create", "small", "--size", "16MiB")
         state.ok("volume", "rm", "small")
     finally:
+        state("rm", "--force", "a")
         subprocess.run(["umount", made["directory"]], check=True)
 
 
@@ -486,3 +487,22 @@ def test_a_sandbox_that_a_program_runs_is_reached_too(
         assert not any(fork.is_running for fork in forks)
         state.ok("stop", "a")
         assert not sandbox.is_running
+
+
+def test_a_terminal_joins_what_runs_and_follows_its_size(
+    state: State, terminal: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("CLOISTER_STATE", "XDG_RUNTIME_DIR"):
+        if name in state.environment:
+            monkeypatch.setenv(name, state.environment[name])
+    state.ok("start", *state.options, "a")
+    for arguments in (("shell", "--keep", "a"), ("exec", "--tty", "a", "--", "sh")):
+        shell = terminal(*arguments, rows=31, columns=97)
+        shell.type("stty size; echo $((6 * 7))\n")
+        shell.expect("31 97\r\n42\r\n")
+        shell.resize(20, 50)
+        shell.type("sleep 0.2; stty size\n")
+        shell.expect("20 50\r\n")
+        shell.type("exit 5\n")
+        assert shell.wait() == 5
+        assert shell.settings == shell.settings_before
