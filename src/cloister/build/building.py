@@ -111,7 +111,7 @@ class _Build:
 
     async def _stage(self, stage: Stage) -> Draft:
         start = stage.start
-        self._announce(start, f"FROM {start.at.text}")
+        self._announce(f"FROM {start.at.text}")
         scope = Scope(start.at.escape, self._globals, self._options.arguments)
         image = scope.expand(start.at, start.image, self._globals)
         draft = await self._base(start, image)
@@ -120,7 +120,7 @@ class _Build:
         steps = Steps(self._surroundings, scope, self._note, self._say, self._built)
         for step in stage.steps:
             begun = time.monotonic()
-            self._announce(step, f"{step.at.name} {step.at.text}")
+            self._announce(f"{step.at.name} {step.at.text}")
             if isinstance(step, Noted):
                 self._note(f"{step.at.name} is ignored: {step.words}")
                 continue
@@ -141,7 +141,7 @@ class _Build:
         except NotFound as error:
             raise NotFound(f"{start.at.place}: {error}", what=image) from None
 
-    def _announce(self, step: object, text: str) -> None:
+    def _announce(self, text: str) -> None:
         self._index += 1
         first = text.splitlines()[0] if text else ""
         self._tell(BuildProgress(News.STEP, self._index, self._count, text=first))
