@@ -11,11 +11,11 @@ from cloister.policy import Connect, Effect, Egress, Policy, judge, parse_policy
 @pytest.mark.parametrize(
     ("allow", "host", "port", "effect"),
     [
-        ("pypi.org", "pypi.org", 443, Effect.ALLOW),
-        ("pypi.org", "PyPI.org.", 80, Effect.ALLOW),
-        ("pypi.org", "pypi.org", 22, Effect.DENY),
-        ("pypi.org", "evil-pypi.org", 443, Effect.DENY),
-        ("pypi.org", "a.pypi.org", 443, Effect.DENY),
+        ("packages.example.net", "packages.example.net", 443, Effect.ALLOW),
+        ("packages.example.net", "Packages.Example.net.", 80, Effect.ALLOW),
+        ("packages.example.net", "packages.example.net", 22, Effect.DENY),
+        ("packages.example.net", "evil-packages.example.net", 443, Effect.DENY),
+        ("packages.example.net", "a.packages.example.net", 443, Effect.DENY),
         ("git.example.org:22", "git.example.org", 22, Effect.ALLOW),
         ("git.example.org:22", "git.example.org", 443, Effect.DENY),
         ("*.example.org", "a.example.org", 443, Effect.ALLOW),
@@ -32,11 +32,21 @@ def test_a_host_means_itself_and_its_ports(
 
 
 def test_without_egress_nothing_may_be_reached() -> None:
-    assert judge(Connect("pypi.org", 443), Policy(), (), 0.0).effect is Effect.DENY
+    assert judge(Connect("packages.example.net", 443), Policy(), (), 0.0).effect is Effect.DENY
 
 
 @pytest.mark.parametrize(
-    "wrong", ["", "*", "*.com", "http://pypi.org", "pypi.org/x", "pypi.org:", "pypi.org:x", "a b"]
+    "wrong",
+    [
+        "",
+        "*",
+        "*.com",
+        "http://packages.example.net",
+        "packages.example.net/x",
+        "packages.example.net:",
+        "packages.example.net:x",
+        "a b",
+    ],
 )
 def test_what_is_no_host_is_refused(wrong: str) -> None:
     with pytest.raises(RequestError):
@@ -51,13 +61,13 @@ def test_private_names_are_among_the_allowed() -> None:
 
 def test_a_file_says_the_same_and_back() -> None:
     policy = parse_policy(
-        '[egress]\nallow = ["pypi.org", "git.example.org:22", "*.example.org"]\nprivate = []'
+        '[egress]\nallow = ["packages.example.net", "git.example.org:22", "*.example.org"]\nprivate = []'
     )
-    assert policy.egress == Egress(["pypi.org", "git.example.org:22", "*.example.org"])
+    assert policy.egress == Egress(["packages.example.net", "git.example.org:22", "*.example.org"])
     assert read_policy(policy.as_dict(), "record") == policy
 
 
 def test_a_wrong_host_in_a_file_is_named_with_its_place() -> None:
     with pytest.raises(PolicyError) as raised:
-        parse_policy('[egress]\nallow = ["pypi.org", "*.com"]', "c.toml")
+        parse_policy('[egress]\nallow = ["packages.example.net", "*.com"]', "c.toml")
     assert raised.value.place.startswith("c.toml:2 egress.allow")
