@@ -46,8 +46,10 @@ fail_missing() { fail "packages are missing: $*; run: sudo apt-get install -y $*
 install_optional_packages() {
     local missing=() package
     has newuidmap || missing+=(uidmap)
-    # The tests of images pull from a real registry.
+    # The tests of images pull from a real registry and make Debian bases, those of state make a pool.
     has docker-registry || missing+=(docker-registry)
+    has mmdebstrap || missing+=(mmdebstrap)
+    has mkfs.btrfs || missing+=(btrfs-progs)
     if [ "$purpose" = bench ]; then
         has bwrap || missing+=(bubblewrap)
         for package in runc runsc firejail; do
