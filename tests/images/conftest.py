@@ -22,6 +22,7 @@ from cloister.build.progress import BuildProgress, News
 from cloister.image.manifest import machine_platform
 from cloister.node import Node
 from cloister.store import Store
+from cloister.store.sub_ids import find_sub_ids
 
 Entry = tuple[str, dict[str, Any]]
 MANIFEST = "application/vnd.oci.image.manifest.v1+json"
@@ -288,6 +289,13 @@ def _add(
     info = tarfile.TarInfo(name)
     info.type, info.mode, info.size, info.linkname = kind, mode, len(content), link
     archive.addfile(info, io.BytesIO(content))
+
+
+@pytest.fixture
+def several_ids() -> None:
+    """Asked for by tests in which files have, or somebody becomes, another user."""
+    if os.geteuid() != 0 and find_sub_ids() is None:
+        pytest.skip("a sandbox with a single id has no other user to become")
 
 
 @pytest.fixture(scope="session")
