@@ -61,9 +61,9 @@ def test_private_names_are_among_the_allowed() -> None:
 
 def test_a_file_says_the_same_and_back() -> None:
     policy = parse_policy(
-        '[egress]\nallow = ["packages.example.net", "git.example.org:22", "*.example.org"]\nprivate = []'
+        '[egress]\nallow = ["a.example.net", "git.example.org:22", "*.example.org"]\nprivate = []'
     )
-    assert policy.egress == Egress(["packages.example.net", "git.example.org:22", "*.example.org"])
+    assert policy.egress == Egress(["a.example.net", "git.example.org:22", "*.example.org"])
     assert read_policy(policy.as_dict(), "record") == policy
 
 
