@@ -134,6 +134,23 @@ async def test_a_fork_counts_what_it_began_with(store: Store) -> None:
                 assert (await fork.run("cmp file file && rm more; echo on > small")).ok
 
 
+async def test_a_full_disk_that_is_kept_can_be_opened_again_and_emptied(store: Store) -> None:
+    limits = Limits(disk=LIMIT_BYTES)
+    for turn in range(4):
+        async with Sandbox(keep="full", limits=limits) as sandbox:
+            # Turn by turn it is as full as the one before left it.
+            assert not (await sandbox.run(FILL + f"{turn}")).ok
+            assert not (
+                await sandbox.run("i=0; while :; do i=$((i+1)); echo x > s$i || exit 1; done")
+            ).ok
+    async with Sandbox(keep="full") as sandbox:
+        assert not (await sandbox.run("head -c 20M /dev/urandom > more && sync more")).ok
+        (await sandbox.run("rm -rf ./*; sync .")).check()
+        assert (await sandbox.run("head -c 20M /dev/urandom > more && sync more")).ok
+        [held] = [item.private_bytes for item in store.usage().items if item.kind == "disk"]
+        assert held <= LIMIT_BYTES + SLACK_BYTES
+
+
 async def test_a_volume_is_full_at_its_size(store: Store) -> None:
     await Volume.create("small", 16 * MIB)
     volumes = ["small:/mnt/small"]

@@ -42,6 +42,7 @@ class Workspace:
         self._uses = contextlib.ExitStack()
         self._head: str | None = None
         self._steps = 0
+        self._has_lent = False
         self.image: Image | None = None
         self.disk: Disk | None = None
         self.kept_policy: Policy | None = None
@@ -148,6 +149,7 @@ class Workspace:
             self._volumes.clear()
         if self._kept is not None and self.disk is not None:
             self.disk = self._store.disks.resize(self.disk, policy.limits.disk)
+            self._has_lent = self._store.disks.lend(self.disk)
         self._policy = policy
         if not self._volumes:
             self._open_volumes()
@@ -178,6 +180,9 @@ class Workspace:
         """Note which guest may write to the disk, in case this process is killed before it."""
         if self._lock is not None:
             self._lock.name_guest(guest_pid)
+        if self._has_lent and self.disk is not None:
+            self._store.disks.resize(self.disk, self.disk.limit_bytes)
+            self._has_lent = False
 
     @property
     def takes_in_place(self) -> bool:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from cloister.store.snapshot import Snapshot
 
 # A quota counts in blocks, and what is left may be less than the next write needs.
+_LENT_BYTES = 8 * 1024 * 1024
 _NEARLY_FULL_BYTES = 1024 * 1024
 _LEAST_ROOM_BYTES = 1024 * 1024
 # What names, owners and the like take up beside the data of files: no more than so much of it.
@@ -143,20 +144,36 @@ class Disks:
 
     def resize(self, disk: Disk, limit_bytes: int | None) -> Disk:
         """Give a disk another limit; one below what it holds stops every writer."""
-        trees, driver = self._trees, self._trees.driver
+        trees = self._trees
+        if limit_bytes is not None and not trees.driver.holds_quota:
+            raise Unsupported(trees.driver.no_quota)
+        self._limit(disk, limit_bytes)
         if limit_bytes == disk.limit_bytes:
             return disk
-        if limit_bytes is not None and not driver.holds_quota:
-            raise Unsupported(driver.no_quota)
-        row = trees.records.one("SELECT held_bytes FROM trees WHERE id = ?", (disk.tree,))
-        held = 0 if row is None else int(row["held_bytes"])
-        room = None if limit_bytes is None else max(0, limit_bytes - held)
-        driver.limit(trees.path(disk.tree), room)
         with trees.records.writing(durable=False) as connection:
             connection.execute(
                 "UPDATE trees SET limit_bytes = ? WHERE id = ?", (limit_bytes, disk.tree)
             )
         return self.find(disk.id)
+
+    def lend(self, disk: Disk) -> bool:
+        """Let a full disk hold a little more, until `resize`; whether that was needed.
+
+        Starting a sandbox on it writes some directories, and nobody else could make room inside.
+        """
+        if disk.limit_bytes is None or not self.is_full(disk):
+            return False
+        self._limit(disk, disk.limit_bytes + _LENT_BYTES)
+        return True
+
+    def _limit(self, disk: Disk, limit_bytes: int | None) -> None:
+        held = self._began_with(disk)
+        room = None if limit_bytes is None else max(0, limit_bytes - held)
+        self._trees.driver.limit(self._trees.path(disk.tree), room)
+
+    def _began_with(self, disk: Disk) -> int:
+        row = self._trees.records.one("SELECT held_bytes FROM trees WHERE id = ?", (disk.tree,))
+        return 0 if row is None else int(row["held_bytes"])
 
     def remove(self, disk: Disk) -> None:
         """Remove a disk that no sandbox runs on; its snapshots stay."""
@@ -164,9 +181,8 @@ class Disks:
 
     def used_bytes(self, disk: Disk) -> int:
         """Return what counts against its limit."""
-        row = self._trees.records.one("SELECT held_bytes FROM trees WHERE id = ?", (disk.tree,))
-        held = 0 if row is None else int(row["held_bytes"])
-        return held + self._trees.driver.used_bytes(self._trees.path(disk.tree))
+        used = self._trees.driver.used_bytes(self._trees.path(disk.tree))
+        return self._began_with(disk) + used
 
     def is_full(self, disk: Disk) -> bool:
         """Whether a writer has been, or is about to be, stopped by the disk's limit or its room."""
