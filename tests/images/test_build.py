@@ -6,17 +6,19 @@ import asyncio
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from cloister import Image, Limits, Policy, Sandbox
+from cloister.build import steps
 from cloister.build.progress import BuildProgress
 from cloister.errors import (
     NotFound,
     ProcessFailed,
     RequestError,
 )
+from cloister.image.manifest import machine_platform
 
 if TYPE_CHECKING:
     from tests.images.conftest import Yard
@@ -266,3 +268,42 @@ async def test_a_cancelled_build_leaves_nothing_behind(yard: Yard, tmp_path: Pat
     state = tmp_path / "state"
     assert not list((state / "builds").glob("spool-*"))
     assert not [path for path in state.rglob("disks/*")]
+
+
+async def test_an_entrypoint_forgets_the_command_of_the_image_below_and_not_its_own(
+    yard: Yard,
+) -> None:
+    below = await yard.build('CMD ["a"]\n')
+    assert below.config["cmd"] == ["a"]
+    (yard.context / "Dockerfile").write_text('FROM it\nENTRYPOINT ["e"]\n')
+    assert (await Image.build(yard.context, "two")).config["cmd"] == []
+    both = await yard.build('CMD ["b"]\nENTRYPOINT ["e"]\n')
+    assert (both.config["entrypoint"], both.config["cmd"]) == (["e"], ["b"])
+
+
+async def test_the_machine_can_be_asked_for(yard: Yard) -> None:
+    await yard.build(
+        "ARG TARGETARCH\nARG TARGETOS\nRUN echo $TARGETOS/$TARGETARCH-$TARGETPLATFORM\n"
+    )
+    assert yard.told.output == f"{'/'.join(machine_platform())}-\n"
+
+
+async def test_files_that_change_while_they_are_copied_are_not_remembered(
+    yard: Yard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = yard.context / "f"
+    file.write_text("one")
+    bring = steps.bring
+
+    async def bring_changed(workshop: Any, cargo: Any) -> int:
+        file.write_text("two")
+        return await bring(workshop, cargo)
+
+    monkeypatch.setattr(steps, "bring", bring_changed)
+    with pytest.raises(RequestError, match="changed while it was copied"):
+        await yard.build("COPY f /f\n")
+    monkeypatch.undo()
+    monkeypatch.setenv("CLOISTER_STATE", str(yard.context.parent / "state"))
+    await yard.build("COPY f /f\n")
+    assert yard.told.cached() == []
+    assert await yard.look("cat /f") == "two"

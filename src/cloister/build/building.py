@@ -22,6 +22,7 @@ from cloister.build.workshop import build_policy
 from cloister.errors import NotFound, RequestError
 from cloister.image import Image, Library, parse_image_name
 from cloister.image.blobs import digest_of
+from cloister.image.manifest import machine_platform
 from cloister.model import quote
 from cloister.node import open_store
 from cloister.policy import Policy
@@ -192,10 +193,17 @@ def _names_in(stage: Stage) -> list[str]:
 
 
 def _global_arguments(recipe: Recipe, given: Mapping[str, str]) -> dict[str, str]:
-    values: dict[str, str] = {}
+    values = _platform_arguments()
     for instruction in recipe.arguments:
         Scope(instruction.at.escape, {}, given).declare(instruction, values)
     return values
+
+
+def _platform_arguments() -> dict[str, str]:
+    """Return what everybody's Dockerfiles may ask of the machine; images here are for this one."""
+    system, architecture = machine_platform()
+    facts = {"OS": system, "ARCH": architecture, "PLATFORM": f"{system}/{architecture}"}
+    return {f"{side}{name}": value for side in ("TARGET", "BUILD") for name, value in facts.items()}
 
 
 def _require_declared(recipe: Recipe, given: Mapping[str, str]) -> None:

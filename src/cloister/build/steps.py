@@ -53,6 +53,7 @@ class Steps:
         self._around = surroundings
         self._scope = scope
         self._stages = stages
+        self._has_own_cmd = False
         self._note = note
         self._say = say
 
@@ -93,9 +94,11 @@ class Steps:
                 words = step.command
                 argv = (*draft.shell, words) if isinstance(words, str) else words
                 if step.at.name == "CMD":
+                    self._has_own_cmd = True
                     return replace(draft, cmd=argv)
                 # A CMD of an image below was meant for the entrypoint of that image.
-                return replace(draft, entrypoint=argv, cmd=())
+                cmd = draft.cmd if self._has_own_cmd else ()
+                return replace(draft, entrypoint=argv, cmd=cmd)
         return draft
 
     def _user(self, step: Setting, draft: Draft) -> Draft:
@@ -180,6 +183,9 @@ class Steps:
             async with self._items(origin, sources, items) as found:
                 cargo = Cargo(found, documents, whole, Manner(owner, step.mode), step.unpack)
                 left_out = await bring(workshop, cargo)
+            # What is remembered as these files must have been these files all along.
+            if origin is None and await asyncio.to_thread(digest_items, items) != content:
+                raise RequestError("the context changed while it was copied; build again")
             if left_out:
                 self._note(f"{left_out} left out, being no file, directory or link")
 
