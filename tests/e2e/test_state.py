@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import signal
@@ -427,6 +428,21 @@ def test_a_pool_is_made_once_and_sizes_hold_in_it(tmp_path: Path, weaker: list[s
     finally:
         state("rm", "--force", "a")
         subprocess.run(["umount", made["directory"]], check=True)
+
+
+def test_one_that_is_held_by_somebody_who_does_not_listen_is_said_to_be(state: State) -> None:
+    state.make("a", "true")
+    with open(state.directory / "locks" / "a.kept", "r+") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        lock.truncate()
+        lock.write(str(os.getpid()))
+        lock.flush()
+        for arguments in (("exec", "a", "--", "true"), ("stop", "a"), ("diff", "a"), ("rm", "a")):
+            done = state(*arguments)
+            assert done.returncode == 2, done
+            assert f"process {os.getpid()}".encode() in done.stderr
+            assert b"does not listen" in done.stderr
+    assert state.sh("a", "echo free") == "free\n"
 
 
 def test_only_its_user_reaches_the_socket(state: State) -> None:

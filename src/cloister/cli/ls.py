@@ -20,6 +20,7 @@ from cloister.cli.telling import short_bytes
 from cloister.errors import Busy, CloisterError, RequestError
 from cloister.model import quote
 from cloister.node import open_store
+from cloister.node.control_place import log_of
 from cloister.policy import ImageRoot
 
 if TYPE_CHECKING:
@@ -149,3 +150,4 @@ async def _remove_one(name: str, force: bool) -> None:
     with Waiting(f"removing {name}"), told_busy(name):
         await asyncio.to_thread(store.kept.remove, name)
     await asyncio.to_thread(baselines.forget, store, name)
+    (await asyncio.to_thread(log_of, store.directory, name)).unlink(missing_ok=True)
