@@ -1,0 +1,31 @@
+"""How much one sandbox may ask of the gateway, and how long anything may take."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """All bytes from inside are hostile: nothing is read, kept or waited for without one of these.
+
+    `connections` are those open at once; more wait in the kernel's queue until one ends.
+    """
+
+    connections: int = 256
+    names: int = 4096
+    questions_per_s: int = 500
+    refusals_per_s: int = 500
+    accepts_at_once: int = 16
+    head_bytes: int = 64 * 1024
+    head_s: float = 20.0
+    lookup_s: float = 10.0
+    lookups: int = 8
+    dial_s: float = 15.0
+    idle_s: float = 900.0
+    # After the last byte was sent: how long the other side may go on talking to nobody.
+    farewell_s: float = 5.0
+    farewell_bytes: int = 1024 * 1024
+
+
+USUAL = Bounds()

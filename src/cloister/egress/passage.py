@@ -1,0 +1,211 @@
+"""One connection, from where it was meant to go to its last byte."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+import struct
+from collections.abc import Callable
+from ipaddress import IPv4Address
+
+from cloister.egress import web
+from cloister.egress.caller import Caller
+from cloister.egress.first_words import TLS_PORT, FirstWords, hear
+from cloister.egress.refusal import Refusal, Unreachable
+from cloister.egress.relay import Relay
+from cloister.egress.ward import Ward
+from cloister.policy import Verdict
+
+_SOL_IP, _SO_ORIGINAL_DST = 0, 80
+_ADDRESS = struct.Struct("!HH4s8x")
+_WEB = (web.HTTP_PORT, TLS_PORT)
+
+
+class Passage:
+    """The way of one connection: aimed, judged, dialled, carried; told to the owner at each turn.
+
+    How it came in is the affair of who calls these, in that order. The seam for whoever reads
+    and changes what passes is `carry`.
+    """
+
+    def __init__(self, ward: Ward, caller: Caller) -> None:
+        self.ward = ward
+        self.caller = caller
+        self.name = "?"
+        self.port = 0
+        self.protocol = "tcp"
+        # How to say no in the program's own protocol; a reset where there is none.
+        self.say_no: Callable[[Refusal | Unreachable], bytes] | None = None
+        self._verdict: Verdict | None = None
+        self._number: int | None = None
+        self._far: socket.socket | None = None
+        self._relay: Relay | None = None
+
+    def aim(self, name: str, port: int) -> None:
+        """Note where it is meant to go, and refuse it unless a rule allows that."""
+        self.name, self.port = name, port
+        self._verdict = self.ward.judge(name, port)
+
+    async def redirected(self) -> None:
+        """Serve a program that knows nothing of us."""
+        try:
+            raw = self.caller.sock.getsockopt(_SOL_IP, _SO_ORIGINAL_DST, _ADDRESS.size)
+        except OSError:
+            raise Refusal("a connection that was led here by no rule") from None
+        _, self.port, packed = _ADDRESS.unpack(raw)
+        address = IPv4Address(packed)
+        self.name = str(address)
+        self.aim(self.ward.name_at(address), self.port)
+        first = await self.hear() if self.port in _WEB else None
+        await self.reach()
+        await self.carry(first)
+
+    async def hear(self) -> FirstWords:
+        """Listen to what is said first; a web client speaks at once."""
+        try:
+            async with asyncio.timeout(self.ward.bounds.head_s):
+                first = await hear(self.caller, self.name, self.port, self.ward.bounds)
+        except web.Malformed:
+            self.say_no = say_no_in_http
+            raise
+        except Refusal:
+            if self.port == web.HTTP_PORT:
+                self.say_no = say_no_in_http
+            raise
+        except TimeoutError:
+            raise Refusal("nothing was asked for in time") from None
+        self.protocol = first.protocol
+        if first.head is not None:
+            self.say_no = say_no_in_http
+        return first
+
+    async def reach(self) -> None:
+        """Find the addresses, have them checked, tell the owner, dial."""
+        ward = self.ward
+        try:
+            addresses = await ward.find(self.name, self.port)
+        except Unreachable:
+            self._tell_allowed(None)
+            raise
+        self._tell_allowed(str(addresses[0]))
+        self._far = await ward.upstream.dial(addresses, self.port)
+
+    async def carry(self, first: FirstWords | None, target: bytes | None = None) -> None:
+        """Carry both ways until it is over. Without `first` it is listened for meanwhile."""
+        if self._far is None:
+            raise Unreachable("it was not dialled")
+        ward, caller = self.ward, self.caller
+        relay = Relay(caller.sock, self._far, ward.pipes, ward.bounds.idle_s)
+        self._relay = relay
+        self.say_no = None if first is None or first.head is None else self.say_no
+        relay.begin_in()
+        outward = asyncio.ensure_future(self._carry_out(relay, self._far, first, target))
+        over = asyncio.ensure_future(relay.wait())
+        try:
+            await asyncio.wait((outward, over), return_when=asyncio.FIRST_COMPLETED)
+            if not over.done():
+                outward.result()
+            await over
+        finally:
+            outward.cancel()
+            over.cancel()
+            await asyncio.gather(outward, over, return_exceptions=True)
+        if self.protocol == "http":
+            await caller.part(ward.bounds.farewell_s, ward.bounds.farewell_bytes)
+
+    async def _carry_out(
+        self, relay: Relay, far: socket.socket, first: FirstWords | None, target: bytes | None
+    ) -> None:
+        if first is None:
+            first = await hear(self.caller, self.name, self.port, self.ward.bounds)
+            self.protocol = first.protocol
+        if first.head is None:
+            unread, self.caller.unread = self.caller.unread, b""
+            relay.begin_out(unread)
+            return
+        relay.passes_out_elsewhere()
+        path = web.own_target(first.head.request) if target is None else target
+        authority = (self.name, self.port)
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            # A server may answer and hang up before it has read all of a request.
+            await web.send_on(first.head, path, authority, self.caller, far, relay.touch)
+
+    async def serve(self, way: Callable[[Passage], object]) -> None:
+        """Go one of the ways in, and settle what comes of it."""
+        error: str | None = None
+        try:
+            serving = way(self)
+            if asyncio.iscoroutine(serving):
+                await serving
+        except Refusal as refusal:
+            error = refusal.reason
+            self._tell_denied(refusal)
+            await self._answer(refusal)
+        except Unreachable as failure:
+            error = str(failure)
+            await self._answer(failure)
+        except OSError as failure:
+            error = os.strerror(failure.errno) if failure.errno else str(failure)
+        finally:
+            self._close(error)
+
+    async def _answer(self, no: Refusal | Unreachable) -> None:
+        if self.say_no is None or (self._relay is not None and self._relay.bytes_in):
+            return
+        bounds = self.ward.bounds
+        with contextlib.suppress(OSError, TimeoutError):
+            async with asyncio.timeout(bounds.farewell_s):
+                await self.caller.say(self.say_no(no))
+            await self.caller.part(bounds.farewell_s, bounds.farewell_bytes)
+
+    def _close(self, error: str | None) -> None:
+        self.caller.sock.close()
+        if self._far is not None:
+            self._far.close()
+        if self._number is not None:
+            relay = self._relay
+            self.ward.tell(
+                kind="closed",
+                id=self._number,
+                protocol=self.protocol,
+                bytes_out=self.caller.bytes_out + (0 if relay is None else relay.bytes_out),
+                bytes_in=0 if relay is None else relay.bytes_in,
+                error=error,
+            )
+
+    def _tell_allowed(self, address: str | None) -> None:
+        self._number = self.ward.next_number()
+        verdict = self._verdict
+        self.ward.tell(
+            kind="connection",
+            id=self._number,
+            protocol=self.protocol,
+            host=self.name,
+            port=self.port,
+            allowed=True,
+            rule="" if verdict is None else verdict.rule,
+            reason="" if verdict is None else verdict.reason,
+            address=address,
+        )
+
+    def _tell_denied(self, refusal: Refusal) -> None:
+        self.ward.tell(
+            kind="connection",
+            protocol=self.protocol,
+            host=self.name[:253],
+            port=self.port,
+            allowed=False,
+            rule=refusal.rule,
+            reason=refusal.reason[:500],
+        )
+
+
+def say_no_in_http(no: Refusal | Unreachable) -> bytes:
+    """Return the answer that a program which speaks HTTP understands."""
+    if isinstance(no, web.Malformed):
+        return web.answer(400, "Bad Request", no.reason)
+    if isinstance(no, Refusal):
+        return web.answer(403, "Forbidden", f"denied: {no.reason}")
+    return web.answer(502, "Bad Gateway", str(no))

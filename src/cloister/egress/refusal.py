@@ -1,0 +1,18 @@
+"""Why a connection goes no further: it is not allowed, or nobody is there."""
+
+from __future__ import annotations
+
+from cloister.errors import CloisterError
+
+
+class Refusal(CloisterError):
+    """It may not be; said in the record with the rule, and to the program by a reset."""
+
+    def __init__(self, reason: str, rule: str = "default") -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.rule = rule
+
+
+class Unreachable(CloisterError):
+    """It may be, but could not: no such name, nobody listens, no answer in time."""

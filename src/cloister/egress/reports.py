@@ -1,0 +1,77 @@
+"""What the owner is told: queued, bounded for each sandbox, counted when lost."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import time
+from collections import Counter, deque
+from typing import Any
+
+from cloister.egress import control
+
+_MOST_OF_ONE = 1024
+_AT_ONCE = 32
+
+
+class Reports:
+    """The way to the owner. Nothing here waits: one that does not listen loses some of it."""
+
+    def __init__(self, end: socket.socket, loop: asyncio.AbstractEventLoop) -> None:
+        self._end = end
+        self._loop = loop
+        self._queue: deque[tuple[str, dict[str, Any]]] = deque()
+        self._queued: Counter[str] = Counter()
+        self._lost: Counter[str] = Counter()
+        self._planned = False
+        self._waiting = False
+
+    def tell_last(self, sandbox: str, number: int) -> None:
+        """Tell that all that happened before has been told."""
+        self._append(sandbox, {"kind": "settled", "number": number})
+
+    def tell(self, sandbox: str, event: dict[str, Any]) -> None:
+        """Tell of something that happened, soon."""
+        if self._queued[sandbox] >= _MOST_OF_ONE:
+            self._lost[sandbox] += 1
+            return
+        self._append(sandbox, {"at": time.time(), **event})
+
+    def _append(self, sandbox: str, event: dict[str, Any]) -> None:
+        self._queued[sandbox] += 1
+        self._queue.append((sandbox, event))
+        if not self._planned and not self._waiting:
+            self._planned = True
+            self._loop.call_soon(self._flush)
+
+    def tell_now(self, frame: dict[str, Any]) -> bool:
+        """Tell the owner before going on; False where it does not listen."""
+        try:
+            control.send(self._end, frame)
+        except BlockingIOError:
+            return False
+        return True
+
+    def _flush(self) -> None:
+        self._planned = False
+        while self._queue or self._lost:
+            count = min(len(self._queue), _AT_ONCE)
+            events = [{"sandbox": name, **event} for name, event in self._first(count)]
+            frame = {"do": "events", "events": events, "lost": dict(self._lost)}
+            if not self.tell_now(frame):
+                if not self._waiting:
+                    self._waiting = True
+                    self._loop.add_writer(self._end, self._flush)
+                return
+            for _ in range(count):
+                name, _event = self._queue.popleft()
+                self._queued[name] -= 1
+                if not self._queued[name]:
+                    del self._queued[name]
+            self._lost.clear()
+        if self._waiting:
+            self._waiting = False
+            self._loop.remove_writer(self._end)
+
+    def _first(self, count: int) -> list[tuple[str, dict[str, Any]]]:
+        return [self._queue[at] for at in range(count)]

@@ -1,0 +1,106 @@
+"""What the gateway knows of one sandbox: what it may reach, its names, who is told of it."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import time
+from collections.abc import Mapping
+from ipaddress import IPv4Address
+from typing import Any
+
+from cloister.egress.book import NETWORK, Book
+from cloister.egress.bounds import Bounds
+from cloister.egress.pipes import Pipes
+from cloister.egress.refusal import Refusal
+from cloister.egress.reports import Reports
+from cloister.egress.upstream import Address, Upstream
+from cloister.policy import Connect, Effect, Egress, Policy, Verdict, judge
+
+
+class Ward:
+    """One sandbox. Everything that is decided for it is decided here."""
+
+    def __init__(
+        self,
+        id: str,
+        egress: Egress,
+        known: Mapping[str, str],
+        reports: Reports,
+        upstream: Upstream,
+        pipes: Pipes,
+        bounds: Bounds,
+    ) -> None:
+        self.id = id
+        self.bounds = bounds
+        self.upstream = upstream
+        self.pipes = pipes
+        self._policy = Policy(egress=egress)
+        self._egress = egress
+        self._book = Book(bounds.names, known)
+        # Names whose addresses the owner has not heard of yet.
+        self._untold: set[str] = set()
+        self._reports = reports
+        self._numbers = itertools.count(1)
+        self._lookups = asyncio.Semaphore(bounds.lookups)
+
+    def may_ask(self, name: str) -> bool:
+        """Whether a name may be looked up."""
+        return self._egress.may_ask(name)
+
+    def address_of(self, name: str) -> IPv4Address | None:
+        """Return what stands for a name; None where the owner could not be told.
+
+        The owner keeps the book too: another gateway must never give the address to another name.
+        """
+        known = self._book.find(name)
+        address = self._book.give(name)
+        if known is None:
+            self._untold.add(name)
+        if name in self._untold:
+            frame = {"do": "given", "sandbox": self.id, "name": name, "address": str(address)}
+            if not self._reports.tell_now(frame):
+                return None
+            self._untold.discard(name)
+        return address
+
+    def name_at(self, address: IPv4Address) -> str:
+        """Return the name that a program meant by an address, or the address itself."""
+        if address not in NETWORK:
+            return str(address)
+        name = self._book.name_at(address)
+        if name is None:
+            raise Refusal(f"{address} was never given for a name")
+        return name
+
+    def judge(self, name: str, port: int) -> Verdict:
+        """Decide on a connection; raises Refusal unless it is allowed."""
+        verdict = judge(Connect(name, port), self._policy, (), time.time())
+        if verdict.effect is not Effect.ALLOW:
+            raise Refusal(verdict.reason, verdict.rule)
+        return verdict
+
+    async def find(self, name: str, port: int) -> list[Address]:
+        """Return the checked addresses of a name."""
+        async with self._lookups:
+            return await self.upstream.find(name, port, private=name in self._egress.private)
+
+    def tell(self, **event: Any) -> None:
+        """Tell the owner of something that happened."""
+        self._reports.tell(self.id, event)
+
+    def tell_question(self, name: str, record: str, allowed: bool, reason: str) -> None:
+        """Tell the owner of a name that was asked for."""
+        self.tell(
+            kind="name",
+            protocol=record,
+            host=name[:253],
+            port=None,
+            allowed=allowed,
+            rule="" if allowed else "default",
+            reason=reason,
+        )
+
+    def next_number(self) -> int:
+        """Return a number for a connection."""
+        return next(self._numbers)

@@ -1,0 +1,281 @@
+"""The owner's side of the gateway: starts it, tells it whom to serve, starts it again."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import importlib.util
+import itertools
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from cloister.egress import control
+from cloister.errors import HostError, Unsupported
+from cloister.model import SandboxId
+from cloister.node.traffic_log import TrafficLog
+from cloister.policy import Egress
+from cloister.runtime.doors import Doors
+
+_NEEDED = ("dns", "h11")
+_START_S = 30.0
+# Between a death soon after a start and the next start; doubled each time, up to the last.
+_SHORTEST_PAUSE_S, _LONGEST_PAUSE_S = 0.01, 5.0
+# One that has lived so long was well.
+_LONG_LIFE_S = 30.0
+_SETTLE_S = 1.0
+_MAX_STDERR = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class _Served:
+    egress: Egress
+    doors: Doors
+    log: TrafficLog
+
+
+class GatewayKeeper:
+    """One gateway process for all sandboxes of a node, made when the first of them needs it.
+
+    Both have the doors. While no gateway lives, connections from inside wait or fail, and nothing
+    leaves. `answers` are addresses of names, for tests, which have no name server.
+    """
+
+    def __init__(self) -> None:
+        self.answers: Mapping[str, Sequence[str]] | None = None
+        self._served: dict[SandboxId, _Served] = {}
+        self._process: subprocess.Popen[bytes] | None = None
+        self._end: socket.socket | None = None
+        self._ready: asyncio.Future[None] | None = None
+        self._restarting: asyncio.Task[None] | None = None
+        self._numbers = itertools.count(1)
+        self._settling: dict[int, asyncio.Future[None]] = {}
+        self._pause_s = _SHORTEST_PAUSE_S
+        self._started_at = 0.0
+        self._closed = False
+
+    @property
+    def pid(self) -> int | None:
+        """The process, if it runs."""
+        return None if self._process is None else self._process.pid
+
+    def begin(self) -> None:
+        """Start the gateway if it does not run; `wait_ready` says what came of it."""
+        missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
+        if missing:
+            raise Unsupported(
+                f"egress needs the Python package {missing[0]}; pip install 'cloister[egress]'"
+            )
+        if self._process is None and self._restarting is None:
+            self._start()
+
+    async def wait_ready(self) -> None:
+        """Wait until the gateway serves, or raise HostError."""
+        if self._ready is None:
+            raise HostError("the gateway has been ended")
+        try:
+            async with asyncio.timeout(_START_S):
+                await asyncio.shield(self._ready)
+        except TimeoutError:
+            raise HostError(f"the gateway did not start within {_START_S:g} s") from None
+
+    def _start(self) -> None:
+        loop = asyncio.get_running_loop()
+        ours, theirs = control.pair()
+        paths = os.pathsep.join(path for path in sys.path if path)
+        try:
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", "-m", "cloister.egress", str(theirs.fileno())],
+                pass_fds=(theirs.fileno(),),
+                # Nothing of the owner's but where its modules are.
+                env={"PYTHONPATH": paths, "PYTHONDONTWRITEBYTECODE": "1", "LANG": "C.UTF-8"},
+                cwd="/",
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+                start_new_session=True,
+            )
+        except OSError as error:
+            ours.close()
+            raise HostError(f"the gateway could not be started: {error}") from error
+        finally:
+            theirs.close()
+        self._end = ours
+        self._started_at = time.monotonic()
+        if self._ready is None or self._ready.done():
+            self._ready = loop.create_future()
+        loop.add_reader(ours, self._on_frame)
+        if self.answers is not None:
+            names = {name: list(each) for name, each in self.answers.items()}
+            self._send({"do": "answer", "names": names})
+        for id, served in self._served.items():
+            self._hand_over(id, served)
+
+    def serve(self, id: SandboxId, egress: Egress, doors: Doors, log: TrafficLog) -> None:
+        """Hand the doors of a sandbox over. Nothing may have run inside before."""
+        served = self._served[id] = _Served(egress, doors, log)
+        self._hand_over(id, served)
+
+    def _hand_over(self, id: SandboxId, served: _Served) -> None:
+        served.log.begin()
+        content = {"egress": served.egress.as_dict(), "book": served.log.book}
+        document = control.document(content)
+        try:
+            self._send({"do": "serve", "sandbox": id}, (*served.doors.fds, document))
+        finally:
+            os.close(document)
+
+    async def settle(self, id: SandboxId) -> None:
+        """Wait until all that has happened to a sandbox so far is in its log."""
+        if id not in self._served or self._end is None:
+            return
+        number = next(self._numbers)
+        settled = self._settling[number] = asyncio.get_running_loop().create_future()
+        self._send({"do": "settle", "sandbox": id, "number": number})
+        try:
+            async with asyncio.timeout(_SETTLE_S):
+                await settled
+        except TimeoutError:
+            # It has died or has too much to do: what is known now has to do.
+            return
+        finally:
+            del self._settling[number]
+
+    def forget(self, id: SandboxId) -> None:
+        """Let a sandbox go; what it has open is reset."""
+        if self._served.pop(id, None) is not None:
+            self._send({"do": "forget", "sandbox": id})
+
+    def _send(self, frame: Mapping[str, Any], fds: Sequence[int] = ()) -> None:
+        if self._end is None:
+            return
+        try:
+            # It reads as fast as it can; waiting here is what keeps the order.
+            self._end.setblocking(True)
+            control.send(self._end, frame, fds)
+        except OSError:
+            # It has died: its end will be seen, and whoever comes then is told all again.
+            return
+        finally:
+            if self._end.fileno() >= 0:
+                self._end.setblocking(False)
+
+    def _settle(self, number: int) -> None:
+        settled = self._settling.get(number)
+        if settled is not None and not settled.done():
+            settled.set_result(None)
+
+    def _on_frame(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            self._hear()
+
+    def _hear(self) -> None:
+        if self._end is None:
+            return
+        try:
+            received = control.receive(self._end)
+        except BlockingIOError:
+            raise
+        except (OSError, control.BadFrame):
+            received = None
+        if received is None:
+            self._died()
+            return
+        frame, fds = received
+        for fd in fds:
+            os.close(fd)
+        try:
+            self._note(frame)
+        except (KeyError, TypeError, ValueError):
+            # Something has taken it over: what it says is worth nothing, and it serves no more.
+            self._died()
+
+    def _note(self, frame: Mapping[str, Any]) -> None:
+        match frame["do"]:
+            case "ready":
+                if self._ready is not None and not self._ready.done():
+                    self._ready.set_result(None)
+            case "given":
+                served = self._served.get(frame["sandbox"])
+                if served is not None:
+                    served.log.book[str(frame["name"])] = str(frame["address"])
+            case "events":
+                for event in frame["events"]:
+                    if event["kind"] == "settled":
+                        self._settle(event["number"])
+                        continue
+                    served = self._served.get(event["sandbox"])
+                    if served is not None:
+                        served.log.add(event)
+                for id, count in frame["lost"].items():
+                    served = self._served.get(id)
+                    if served is not None:
+                        served.log.lose(int(count))
+
+    def _died(self) -> None:
+        words = self._let_go(kill=True)
+        if self._closed or self._ready is None:
+            return
+        if not self._ready.done():
+            # Whoever waits for it is told, and tries again or does not.
+            self._ready.set_exception(HostError(f"the gateway did not start: {words}"))
+            self._ready.exception()
+        elif self._restarting is None:
+            self._restarting = asyncio.get_running_loop().create_task(self._restart())
+
+    async def _restart(self) -> None:
+        """Start another one: soon, but not in a circle that takes a processor of its own."""
+        if time.monotonic() - self._started_at > _LONG_LIFE_S:
+            self._pause_s = _SHORTEST_PAUSE_S
+        while not self._closed:
+            await asyncio.sleep(self._pause_s)
+            self._pause_s = min(self._pause_s * 2, _LONGEST_PAUSE_S)
+            with contextlib.suppress(HostError):
+                self._start()
+                await self.wait_ready()
+                break
+        self._restarting = None
+
+    def _let_go(self, *, kill: bool) -> str:
+        """End the process; return its last words."""
+        if self._end is not None:
+            with contextlib.suppress(RuntimeError):
+                asyncio.get_running_loop().remove_reader(self._end)
+            self._end.close()
+            self._end = None
+        process, self._process = self._process, None
+        if process is None:
+            return ""
+        if kill:
+            process.kill()
+        process.wait()
+        if process.stderr is None:
+            return ""
+        with process.stderr as stderr:
+            words = os.read(stderr.fileno(), _MAX_STDERR).decode("utf-8", "replace").strip()
+        return words or f"exit {process.returncode}"
+
+    async def close(self) -> None:
+        """End the gateway; what is open is reset."""
+        self._closed = True
+        if self._restarting is not None:
+            self._restarting.cancel()
+            await asyncio.gather(self._restarting, return_exceptions=True)
+        self._served.clear()
+        self._let_go(kill=True)
+
+    def abandon(self) -> None:
+        """After a fork, in the child: let go of the parent's gateway without ending it."""
+        self._closed = True
+        if self._end is not None:
+            self._end.close()
+            self._end = None
+        if self._process is not None and self._process.stderr is not None:
+            self._process.stderr.close()
+        # Not ours to wait for.
+        self._process = None

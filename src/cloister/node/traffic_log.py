@@ -1,0 +1,90 @@
+"""Keeps what the gateway tells of one sandbox, as much of it as is reasonable."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from cloister.model.traffic import Traffic, TrafficEvent
+
+_MOST = 10_000
+
+
+class TrafficLog:
+    """The events of one sandbox, the same ones counted instead of repeated."""
+
+    def __init__(self, most: int = _MOST) -> None:
+        self._most = most
+        self._events: list[TrafficEvent] = []
+        self._alike: dict[tuple[object, ...], int] = {}
+        self._open: dict[int, int] = {}
+        self._lost = 0
+        # Addresses that stand for names inside; another gateway must give no other ones.
+        self.book: dict[str, str] = {}
+
+    def traffic(self) -> Traffic:
+        """Return what is known now."""
+        return Traffic(tuple(self._events), self._lost)
+
+    def lose(self, count: int) -> None:
+        """Events have been lost on the way."""
+        self._lost += count
+
+    def begin(self) -> None:
+        """A gateway begins to serve: what the last one had open is over."""
+        for at in self._open.values():
+            self._events[at] = replace(
+                self._events[at], is_open=False, error="the gateway ended in the middle of it"
+            )
+        self._open.clear()
+
+    def add(self, event: Mapping[str, Any]) -> None:
+        """Add what the gateway has told."""
+        kind = event.get("kind")
+        if kind == "closed":
+            self._close(event)
+        elif kind in ("name", "connection", "packet"):
+            self._add(event)
+        else:
+            self._lost += 1
+
+    def _add(self, told: Mapping[str, Any]) -> None:
+        number = told.get("id")
+        event = TrafficEvent(
+            at=float(told["at"]),
+            kind=told["kind"],
+            protocol=str(told["protocol"]),
+            host=str(told["host"]),
+            port=None if told["port"] is None else int(told["port"]),
+            allowed=told["allowed"] is True,
+            rule=str(told["rule"]),
+            reason=str(told["reason"]),
+            address=None if told.get("address") is None else str(told["address"]),
+            is_open=isinstance(number, int),
+        )
+        key = (event.kind, event.protocol, event.host, event.port, event.allowed, event.reason)
+        if not event.is_open and key in self._alike:
+            at = self._alike[key]
+            self._events[at] = replace(self._events[at], count=self._events[at].count + 1)
+            return
+        if len(self._events) >= self._most:
+            self._lost += 1
+            return
+        if isinstance(number, int):
+            self._open[number] = len(self._events)
+        else:
+            self._alike[key] = len(self._events)
+        self._events.append(event)
+
+    def _close(self, told: Mapping[str, Any]) -> None:
+        at = self._open.pop(int(told["id"]), None)
+        if at is not None:
+            self._events[at] = replace(
+                self._events[at],
+                protocol=str(told["protocol"]),
+                bytes_out=int(told["bytes_out"]),
+                bytes_in=int(told["bytes_in"]),
+                error=None if told["error"] is None else str(told["error"]),
+                is_open=False,
+            )
