@@ -96,7 +96,13 @@ class BtrfsDriver:
         """Return what was written to each tree; without quotas, by counting."""
         if not self.holds_quota:
             return as_owner(tree_sizes, list(trees))
-        return [Space(used, used) for used in map(self._quota.used_bytes, trees)]
+        return [Space(used, used, used) for used in map(self._quota.used_bytes, trees)]
+
+    def total_bytes(self, spaces: Sequence[Space]) -> int:
+        """Return what all subvolumes wrote, those among them that are gone."""
+        if not self.holds_quota:
+            return sum(space.further_bytes for space in spaces)
+        return self._quota.total_bytes()
 
     def sync(self) -> None:
         """Write out everything on this filesystem."""
@@ -153,6 +159,10 @@ class Quota:
             except FileNotFoundError:
                 continue
         return 0
+
+    def total_bytes(self) -> int:
+        """Return what is counted for all subvolumes."""
+        return sum(int(path.read_text()) for path in self._settings.glob("0_*/referenced"))
 
     def leave(self, tree: Path) -> None:
         """Take a subvolume that is to go out of its group; what it wrote may live on."""

@@ -20,10 +20,14 @@ WORK = "work"
 
 @dataclass(frozen=True, slots=True)
 class Space:
-    """How many bytes a tree holds, and how many of them would be free again without it."""
+    """How many bytes a tree holds, and how many of them would be free again without it.
+
+    `further_bytes` are those that none of the trees that were asked about before it holds too.
+    """
 
     held_bytes: int
     private_bytes: int
+    further_bytes: int
 
 
 class Driver(Protocol):
@@ -74,6 +78,9 @@ class Driver(Protocol):
 
     def spaces(self, trees: Sequence[Path]) -> list[Space]:
         """Return what each of the trees holds."""
+
+    def total_bytes(self, spaces: Sequence[Space]) -> int:
+        """Return what all trees take up together, given what each of them does."""
 
     def sync(self) -> None:
         """Return when all trees would survive a power cut as they are."""

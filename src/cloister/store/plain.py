@@ -72,6 +72,10 @@ class PlainDriver:
         """Count what lies in each tree; what is linked from several is shared by them."""
         return as_owner(tree_sizes, list(trees))
 
+    def total_bytes(self, spaces: Sequence[Space]) -> int:
+        """Add up what was counted."""
+        return sum(space.further_bytes for space in spaces)
+
     def sync(self) -> None:
         """Write out everything on this filesystem."""
         try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from cloister.store.driver import Space
@@ -14,12 +15,16 @@ _SECTOR_BYTES = 512
 
 
 def tree_sizes(trees: list[Path]) -> list[Space]:
-    """Return what each tree holds; a file linked from outside it is not private to it."""
-    return [_tree_size(tree) for tree in trees]
+    """Return what each tree holds; a file linked from outside it is not private to it.
+
+    What is moved while it is counted may be missed.
+    """
+    known: set[int] = set()
+    return [_tree_size(tree, known) for tree in trees]
 
 
-def _tree_size(tree: Path) -> Space:
-    held = shared = 0
+def _tree_size(tree: Path, known: set[int]) -> Space:
+    held = shared = repeated = 0
     # Of files with several links: how many were seen here, of how many, and the size.
     linked: dict[int, tuple[int, int, int]] = {}
     for found in _entries(tree):
@@ -29,18 +34,22 @@ def _tree_size(tree: Path) -> Space:
             linked[found.st_ino] = (seen + 1, found.st_nlink, size)
         else:
             held += size
-    for seen, total, size in linked.values():
+    for inode, (seen, total, size) in linked.items():
         held += size
-        shared += size if seen < total else 0
-    return Space(held, held - shared)
+        if seen < total:
+            shared += size
+            repeated += size if inode in known else 0
+            known.add(inode)
+    return Space(held, held - shared, held - repeated)
 
 
 def _entries(tree: Path) -> Iterator[os.stat_result]:
-    if not tree.exists():
-        return
-    for step in walk(tree):
-        if step.is_leaving:
-            continue
-        yield os.fstat(step.directory)
-        for name in step.others:
-            yield os.lstat(name, dir_fd=step.directory)
+    # A sandbox may be at work in it.
+    with suppress(OSError):
+        for step in walk(tree):
+            if step.is_leaving:
+                continue
+            yield os.fstat(step.directory)
+            for name in step.others:
+                with suppress(FileNotFoundError):
+                    yield os.lstat(name, dir_fd=step.directory)

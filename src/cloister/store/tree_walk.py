@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from collections.abc import Iterator
@@ -31,13 +32,15 @@ class _Level:
     name: str
     # What to set the mode back to, where it had to be changed for us to pass.
     mode: int | None
+    identity: tuple[int, int]
     left: list[str]
 
 
 def walk(tree: Path) -> Iterator[Step]:
     """Yield each directory twice: when it is entered, and when all below it is done.
 
-    Nobody may be changing the tree: the way up is by `..`.
+    Where somebody changes the tree meanwhile it may end with an OSError, ESTALE among them: the way
+    up is by `..`, and must lead back to where the way down began.
     """
     current = open_beneath(None, str(tree), os.O_DIRECTORY)
     pending: list[_Level] = []
@@ -46,11 +49,11 @@ def walk(tree: Path) -> Iterator[Step]:
         while True:
             mode = _let_us_pass(current)
             others, subdirectories = _read(current)
-            pending.append(_Level(entering, mode, subdirectories))
+            pending.append(_Level(entering, mode, _identity(current), subdirectories))
             yield Step(current, entering, False, others, subdirectories)
             while not pending[-1].left:
                 done = pending.pop()
-                above = os.open("..", _FLAGS | os.O_DIRECTORY, dir_fd=current) if pending else None
+                above = _go_up(current, pending[-1].identity) if pending else None
                 if done.mode is not None:
                     os.fchmod(current, done.mode)
                 try:
@@ -65,6 +68,19 @@ def walk(tree: Path) -> Iterator[Step]:
             current = _go(current, entering)
     finally:
         os.close(current)
+
+
+def _go_up(current: int, expected: tuple[int, int]) -> int:
+    above = os.open("..", _FLAGS | os.O_DIRECTORY, dir_fd=current)
+    if _identity(above) != expected:
+        os.close(above)
+        raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+    return above
+
+
+def _identity(directory: int) -> tuple[int, int]:
+    found = os.fstat(directory)
+    return found.st_dev, found.st_ino
 
 
 def _let_us_pass(directory: int) -> int | None:

@@ -63,7 +63,7 @@ def measure(trees: Trees, state_free_bytes: int) -> StoreUsage:
         # A quota counts a block for whoever wrote it: a snapshot itself wrote next to nothing.
         items.append(Item("snapshot", row["id"], held - private + row["held_bytes"], private))
     items += _images(trees, {tree: space.held_bytes for tree, space in spaces.items()})
-    total = sum(space.private_bytes for space in spaces.values())
+    total = trees.driver.total_bytes([*spaces.values()])
     return StoreUsage(tuple(items), total, free_bytes(trees.driver.root), state_free_bytes)
 
 

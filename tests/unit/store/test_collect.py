@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 
+import pytest
+
 from cloister.store import Snapshot, Store
+from cloister.store.merge import LONGEST_CHAIN
+from cloister.store.tree_walk import walk
 
 from .conftest import read, take, write
 
@@ -77,3 +82,30 @@ def test_df_tells_shared_from_private_bytes(store: Store) -> None:
     assert found["snapshot", taken.snapshot.id].shared_bytes >= size
     assert size * 3 // 2 <= usage.total_bytes < size * 2
     assert usage.free_bytes > 0 and usage.state_free_bytes > 0
+
+
+def test_df_counts_what_merged_trees_share_once(plain: Store) -> None:
+    disk = plain.disks.create("sb_a", limit_bytes=None)
+    size = 4 * 1024 * 1024
+    write(disk, "file", "x" * size)
+    for _ in range(LONGEST_CHAIN + 1):
+        _, disk = take(plain, disk)
+    assert len(disk.lowers) < LONGEST_CHAIN
+    plain.driver.sync()
+    assert size <= plain.usage().total_bytes < 2 * size
+
+
+def test_a_disk_is_counted_while_a_sandbox_works_on_it(store: Store) -> None:
+    disk = store.disks.create("sb_a", limit_bytes=None)
+    write(disk, "file", "text")
+    top = disk.path / "upper" / "%"
+    (top / "a" / "b" / "c").mkdir(parents=True)
+    steps = walk(top)
+    for step in steps:
+        if step.name == "c":
+            break
+    (top / "a" / "b" / "c").rename(top / "c")
+    with pytest.raises(OSError) as raised:
+        list(steps)
+    assert raised.value.errno == errno.ESTALE
+    assert store.disks.used_bytes(disk) >= 0
