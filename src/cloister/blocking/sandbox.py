@@ -15,7 +15,7 @@ from cloister.blocking.loop import as_coroutine, current_loop
 from cloister.blocking.process import Process
 from cloister.blocking.turn import waits
 from cloister.model import UNLIMITED, Limits, Mount, Profile, SandboxId, Trust, User, VolumeMount
-from cloister.policy import History, Policy, Root, Storage
+from cloister.policy import Egress, History, Policy, Root, Storage
 from cloister.runtime.base import Posture
 from cloister.runtime.plan import Plan
 from cloister.sandbox import sandbox as asynchronous
@@ -42,6 +42,7 @@ class Sandbox:
         trust: Trust | str | None = None,
         root: Root | None = None,
         image: str | None = None,
+        egress: Egress | Sequence[str] | None = None,
         volumes: Sequence[VolumeMount | str] | None = None,
         storage: Storage | str | None = None,
         history: History | str | None = None,
@@ -59,6 +60,7 @@ class Sandbox:
                 trust=trust,
                 root=root,
                 image=image,
+                egress=egress,
                 volumes=volumes,
                 storage=storage,
                 history=history,
@@ -102,6 +104,7 @@ class Sandbox:
     snapshot = waits(asynchronous.Sandbox.snapshot)
     snapshots = waits(asynchronous.Sandbox.snapshots)
     rewind = waits(asynchronous.Sandbox.rewind)
+    traffic = waits(asynchronous.Sandbox.traffic)
 
     def diff(
         self, below: str = "/", *, since: Snapshot | str | int | None = None
@@ -116,7 +119,7 @@ class Sandbox:
         """Return new sandboxes from a snapshot, running, in a list that `with` ends with.
 
         They have the snapshot's policy with `changes`, as the constructor takes them; host
-        directories and volumes are not given to them unless `grants` says so.
+        directories, volumes and egress are not given to them unless `grants` says so.
         """
         forking = asynchronous.Sandbox.fork(snapshot, count, grants=grants, **changes)
         return Forks(cls._around(inner) for inner in current_loop().wait(as_coroutine(forking)))

@@ -5,6 +5,15 @@ from __future__ import annotations
 from cloister.node.node import Node
 from cloister.node.records import Record, list_records
 from cloister.node.stock import open_store
+from cloister.node.traffic_log import TrafficLog
 from cloister.node.workspace import Occasion, Workspace
 
-__all__ = ["Node", "Occasion", "Record", "Workspace", "list_records", "open_store"]
+__all__ = [
+    "Node",
+    "Occasion",
+    "Record",
+    "TrafficLog",
+    "Workspace",
+    "list_records",
+    "open_store",
+]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import functools
 import os
 import time
@@ -11,10 +12,12 @@ import weakref
 from collections.abc import AsyncGenerator, Callable
 from pathlib import Path
 
-from cloister.errors import CloisterError
+from cloister.errors import CloisterError, HostError
 from cloister.model import SandboxId
+from cloister.node.gateway import GatewayKeeper
 from cloister.node.records import Record, write_record
-from cloister.policy import STRENGTHS, Policy, RuntimeFacts, choose_runtime
+from cloister.node.traffic_log import TrafficLog
+from cloister.policy import STRENGTHS, HostRoot, Policy, RuntimeFacts, choose_runtime
 from cloister.runtime.base import Guest
 from cloister.runtime.ground import BARE, Ground
 from cloister.runtime.namespace import NamespaceRuntime
@@ -31,6 +34,7 @@ class Node:
 
     def __init__(self) -> None:
         self._runtimes = {"namespace": NamespaceRuntime()}
+        self.gateway = GatewayKeeper()
         self._records: dict[SandboxId, Path] = {}
         self._recording: dict[SandboxId, asyncio.TimerHandle] = {}
         self._keeper: AsyncGenerator[None, None] | None = None
@@ -59,18 +63,39 @@ class Node:
         label: str | None = None,
         amend: Callable[[Plan], Plan] | None = None,
         ground: Ground = BARE,
+        traffic: TrafficLog | None = None,
     ) -> Guest:
-        """Start a sandbox; `amend` may change the plan for a rehearsal or another transport."""
+        """Start a sandbox; `amend` may change the plan for a rehearsal or another transport.
+
+        `traffic` is told what it does with its way out, if it has one.
+        """
         runtime = self.runtime_for(policy)
         await runtime.prepare()
+        if policy.egress is not None:
+            self.gateway.begin()
+            ground = _with_egress(ground, policy, runtime)
         plan = runtime.plan(id, policy, ground)
         if amend is not None:
             plan = amend(plan)
         guest = await runtime.start(id, plan, on_lost)
+        try:
+            await self._open_doors(guest, policy, traffic)
+        except BaseException:
+            await asyncio.shield(runtime.destroy(guest))
+            raise
         # A sandbox that lives for a moment only is seen by nobody else: no record is written.
         write = functools.partial(self._record, runtime, guest, policy, label, time.time())
         self._recording[id] = asyncio.get_running_loop().call_later(_RECORD_AFTER_S, write)
         return guest
+
+    async def _open_doors(self, guest: Guest, policy: Policy, traffic: TrafficLog | None) -> None:
+        """Have somebody at the doors before anything runs inside."""
+        if policy.egress is None:
+            return
+        if guest.doors is None:
+            raise HostError("the sandbox came without its way out; nothing ran")
+        await self.gateway.wait_ready()
+        self.gateway.serve(guest.id, policy.egress, guest.doors, traffic or TrafficLog())
 
     def _record(
         self,
@@ -97,6 +122,9 @@ class Node:
 
     async def destroy(self, guest: Guest) -> None:
         """End a sandbox; returns when nothing is left. Idempotent."""
+        await self.gateway.settle(guest.id)
+        # Before the doors are closed: another gateway must not be handed their numbers.
+        self.gateway.forget(guest.id)
         await self._runtimes["namespace"].destroy(guest)
         recording = self._recording.pop(guest.id, None)
         if recording is not None:
@@ -113,6 +141,7 @@ class Node:
         """End every sandbox of this loop, and the launcher."""
         for runtime in self._runtimes.values():
             await runtime.close()
+        await self.gateway.close()
         for recording in self._recording.values():
             recording.cancel()
         self._recording.clear()
@@ -124,6 +153,15 @@ class Node:
         """In a forked child: let go of what is the parent's."""
         for runtime in self._runtimes.values():
             runtime.abandon()
+        self.gateway.abandon()
+
+
+def _with_egress(ground: Ground, policy: Policy, runtime: NamespaceRuntime) -> Ground:
+    files = ground.files
+    if not isinstance(policy.root, HostRoot):
+        # The host's programs come with an /etc of ours; others are told whom to ask for names.
+        files = (*files, (runtime.resolver_file, "etc/resolv.conf"))
+    return dataclasses.replace(ground, has_egress=True, files=files)
 
 
 def _close_with(loop: asyncio.AbstractEventLoop, node: Node) -> AsyncGenerator[None, None]:

@@ -62,7 +62,7 @@ async def fork(
     base = await _find(snapshot)
     policy = read_policy(json.loads(base.policy), f"snapshot {base.id}")
     if not grants:
-        policy = policy.replace(mounts=(), volumes=())
+        policy = policy.replace(mounts=(), volumes=(), egress=None)
     return await open_all([_open(make, policy, base, changes) for _ in range(count)])
 
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cloister.model import SandboxUsage
+from cloister.model import SandboxId, SandboxUsage
 
 if TYPE_CHECKING:
+    from cloister.model.traffic import Traffic
+    from cloister.node import Node, TrafficLog
     from cloister.runtime.base import Guest, Posture
     from cloister.runtime.plan import Plan
     from cloister.sandbox.files import Files
@@ -17,6 +19,9 @@ class Observed:
     """The part of a sandbox that only looks."""
 
     files: Files
+    id: SandboxId
+    _node: Node | None
+    _traffic: TrafficLog
 
     if TYPE_CHECKING:
 
@@ -37,6 +42,12 @@ class Observed:
             inodes=inodes,
             oom_kills=counted.oom_kills,
         )
+
+    async def traffic(self) -> Traffic:
+        """Return what it has asked of the network, and what came of it; also after its end."""
+        if self._node is not None:
+            await self._node.gateway.settle(self.id)
+        return self._traffic.traffic()
 
     @property
     def posture(self) -> Posture:

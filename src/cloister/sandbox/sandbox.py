@@ -6,7 +6,7 @@ import asyncio
 import os
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 from cloister.errors import (
     CloisterError,
@@ -35,16 +35,16 @@ from cloister.model import (
     parse_duration,
     parse_name,
     parse_user,
-    parse_volume,
     quote,
 )
-from cloister.node import Node
-from cloister.policy import Exec, History, ImageRoot, Policy, Root, Storage, judge
+from cloister.node import Node, TrafficLog
+from cloister.policy import Egress, Exec, History, Policy, Root, Storage, judge
 from cloister.policy.judge import Effect
 from cloister.runtime.base import Guest
 from cloister.runtime.ground import BARE, Ground
 from cloister.runtime.plan import Plan
 from cloister.sandbox.accounts import Accounts
+from cloister.sandbox.asked import policy_changes
 from cloister.sandbox.dial import dial
 from cloister.sandbox.files import Files
 from cloister.sandbox.observed import Observed
@@ -75,6 +75,7 @@ class Sandbox(Stateful, Observed):
         trust: Trust | str | None = None,
         root: Root | None = None,
         image: str | None = None,
+        egress: Egress | Sequence[str] | None = None,
         volumes: Sequence[VolumeMount | str] | None = None,
         storage: Storage | str | None = None,
         history: History | str | None = None,
@@ -82,24 +83,19 @@ class Sandbox(Stateful, Observed):
         template: str | None = None,
         label: str | None = None,
     ) -> None:
-        if image is not None and root is not None:
-            raise RequestError("image and root are both given; a sandbox has one root")
-        changes: dict[str, Any] = {
-            "limits": limits,
-            "mounts": mounts,
-            "env": env,
-            "profile": profile,
-            "trust": trust,
-            "root": root if image is None else ImageRoot(image),
-            "volumes": None
-            if volumes is None
-            else [
-                each if isinstance(each, VolumeMount) else parse_volume(each) for each in volumes
-            ],
-            "storage": storage,
-            "history": history,
-        }
-        given = {name: value for name, value in changes.items() if value is not None}
+        given = policy_changes(
+            limits=limits,
+            mounts=mounts,
+            env=env,
+            profile=profile,
+            trust=trust,
+            root=root,
+            image=image,
+            egress=egress,
+            volumes=volumes,
+            storage=storage,
+            history=history,
+        )
         base = _DEFAULT_POLICY if policy is None else policy
         if keep is not None and storage is None and not base.storage_is_stated:
             given["storage"] = Storage.DISK
@@ -109,6 +105,7 @@ class Sandbox(Stateful, Observed):
         kept = None if keep is None else parse_name(keep, "keep")
         wanted = Wanted(policy, given, kept, template=template)
         self._state = State(self, wanted)
+        self._traffic = TrafficLog()
         self._accounts = Accounts(lambda: self._guest, lambda: self._state.is_full())
         self._amend: Callable[[Plan], Plan] | None = None
         self._node: Node | None = None
@@ -194,7 +191,13 @@ class Sandbox(Stateful, Observed):
         self._accounts.renew()
         try:
             self._guest = await self._node.start(
-                self.id, self.policy, self._lost, label=self.label, amend=self._amend, ground=ground
+                self.id,
+                self.policy,
+                self._lost,
+                label=self.label,
+                amend=self._amend,
+                ground=ground,
+                traffic=self._traffic,
             )
         except CloisterError as error:
             if self._span.begun:

@@ -126,6 +126,13 @@ class NamespaceRuntime:
             raise RequestError("prepare() comes before record_path()")
         return self._instance.base / f"{self._instance.name}.{id}.json"
 
+    @property
+    def resolver_file(self) -> str:
+        """The file, as the launcher finds it, that says whom to ask for names inside."""
+        if self._instance is None:
+            raise RequestError("prepare() comes before resolver_file")
+        return str(self._instance.directory / "etc" / "resolv.conf")
+
     def facts(self) -> RuntimeFacts:
         """Whether this host can run it: decided by the launch itself, which refuses by step."""
         return RuntimeFacts(self.name, Trust.INTERNAL, 1, True, None)
