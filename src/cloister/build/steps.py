@@ -17,7 +17,7 @@ from cloister.build.origins import taken_from
 from cloister.build.scope import Scope
 from cloister.build.shipment import Manner
 from cloister.build.workshop import Say, Workshop
-from cloister.errors import CloisterError, NotFound, ProcessFailed, RequestError
+from cloister.errors import CloisterError, RequestError
 from cloister.image import LayerFacts, Library, parse_config
 from cloister.image.accounts import find_user
 from cloister.model import User
@@ -25,7 +25,6 @@ from cloister.policy import Policy
 from cloister.store import Store
 
 Made = tuple[str, LayerFacts] | None
-_SHOWN_LINES = 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +67,7 @@ class Steps:
                 case Setting() if step.at.name == "WORKDIR":
                     return await self._workdir(step, draft)
         except CloisterError as error:
-            raise _placed(error, step.at.place) from error
+            raise placed(error, step.at.place) from error
         return self._settle(step, draft), False
 
     def _settle(self, step: Instruction, draft: Draft) -> Draft:
@@ -107,7 +106,7 @@ class Steps:
         try:
             user_of(changed, self._around.store)
         except CloisterError as error:
-            raise _placed(error, step.at.place) from error
+            raise placed(error, step.at.place) from error
         return changed
 
     async def _run(self, step: Run, draft: Draft) -> tuple[Draft, bool]:
@@ -119,17 +118,7 @@ class Steps:
         key = step_key(["RUN", draft.layers, argv, variables, draft.workdir, list(user), policy])
 
         async def work(workshop: Workshop) -> None:
-            try:
-                result, tail = await workshop.perform(
-                    argv, cwd=draft.workdir, env=variables, user=user, say=self._say
-                )
-            except NotFound as error:
-                raise RequestError(f"{argv[0]} is not in the image: {error}") from error
-            if not result.ok:
-                raise ProcessFailed(
-                    f"{step.at.name} did not succeed, {result.describe()}{_last_lines(tail)}",
-                    result=result,
-                )
+            await workshop.perform(argv, cwd=draft.workdir, env=variables, user=user, say=self._say)
 
         return await self._step(key, draft, work)
 
@@ -242,19 +231,10 @@ class Steps:
         return draft.with_layer(made), False
 
 
-def _placed(error: CloisterError, place: str) -> CloisterError:
+def placed(error: CloisterError, place: str) -> CloisterError:
     """Return the same error with the line of the Dockerfile before its words."""
     if error.message.startswith(place):
         return error
     error.message = f"{place}: {error.message}"
     error.args = (error.message, *error.args[1:])
     return error
-
-
-def _last_lines(tail: bytes) -> str:
-    lines = tail.decode("utf-8", "replace").strip().splitlines()[-_SHOWN_LINES:]
-    if not lines:
-        return "; it said nothing"
-    # The step chose it: nothing of it may act on a terminal.
-    shown = ["".join(c if c.isprintable() else "?" for c in line) for line in lines]
-    return "; it said last:\n" + "\n".join(shown)

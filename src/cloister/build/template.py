@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 
 from cloister.build.building import BuildOptions, build_image
-from cloister.build.cache import Cache
-from cloister.build.dockerfile import Statement
-from cloister.build.draft import Draft, put_image
-from cloister.build.instructions import Run
+from cloister.build.cache import Cache, step_key
+from cloister.build.draft import DEFAULT_SHELL, Draft, put_image
 from cloister.build.progress import BuildProgress, News, OnBuildProgress
-from cloister.build.scope import NO_VARIABLES, Scope
 from cloister.build.spool import sweep_spool
-from cloister.build.steps import Steps, Surroundings
+from cloister.build.steps import placed
 from cloister.build.template_file import TemplateSpec
-from cloister.build.workshop import build_limits, build_policy
+from cloister.build.workshop import Workshop, build_limits, build_policy
+from cloister.errors import CloisterError
 from cloister.image import Image, Library
+from cloister.model import User
 from cloister.node import open_store
 from cloister.node.templates import TemplateRecord, Templates
 from cloister.policy import ImageRoot, Policy, Storage
@@ -103,22 +101,35 @@ async def _follow(
     use_cache: bool,
     tell: OnBuildProgress,
 ) -> Draft:
-    count = _count(spec)
-    own = draft.user
-    # Steps install things: they are root's, whoever the image's programs run as.
-    draft = replace(draft, user=None)
-    for index, line in enumerate(spec.steps, 1):
-        tell(BuildProgress(News.STEP, index, count, line.splitlines()[0] if line else ""))
+    """Run the steps in one sandbox, one after the other: what they made is one layer."""
+    if not spec.steps:
+        return draft
+    count, cache = _count(spec), Cache(store)
+    facts = [draft.layers, spec.steps, draft.env, draft.workdir, policy.digest()]
+    key = step_key(["template", *facts])
+    known, made = await asyncio.to_thread(cache.find, key) if use_cache else (False, None)
+    if known:
+        tell(BuildProgress(News.CACHED, len(spec.steps), count))
+        return draft.with_layer(made)
+    async with Workshop(policy, store, draft.base, draft.layers) as workshop:
+        for index, line in enumerate(spec.steps, 1):
+            tell(BuildProgress(News.STEP, index, count, line.splitlines()[0] if line else ""))
 
-        def say(output: bytes, index: int = index) -> None:
-            tell(BuildProgress(News.OUTPUT, index, count, output=output))
+            def say(output: bytes, index: int = index) -> None:
+                tell(BuildProgress(News.OUTPUT, index, count, output=output))
 
-        def note(text: str, index: int = index) -> None:
-            tell(BuildProgress(News.NOTE, index, count, text=text))
-
-        around = Surroundings(store, None, policy, Cache(store), use_cache)
-        steps = Steps(around, Scope("\\", NO_VARIABLES, NO_VARIABLES), note, say, {})
-        at = Statement(f"step {index}", "RUN", (), line, (), "\\")
-        draft, cached = await steps.follow(Run(at, line), draft)
-        tell(BuildProgress(News.CACHED if cached else News.DONE, index, count))
-    return replace(draft, user=own)
+            try:
+                # Steps install things: they are root's, whoever the image's programs run as.
+                await workshop.perform(
+                    [*DEFAULT_SHELL, line],
+                    cwd=draft.workdir,
+                    env=draft.env,
+                    user=User(0, 0),
+                    say=say,
+                )
+            except CloisterError as error:
+                raise placed(error, f"step {index}") from error
+            tell(BuildProgress(News.DONE, index, count))
+        made = await workshop.keep()
+    await asyncio.to_thread(cache.put, key, None if made is None else made[0])
+    return draft.with_layer(made)

@@ -5,13 +5,20 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import os
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
 
 from cloister.build.spool import spool_file, store_layer
-from cloister.errors import GuestGone, ImageRefused, PolicyError, RequestError
+from cloister.errors import (
+    GuestGone,
+    ImageRefused,
+    NotFound,
+    PolicyError,
+    ProcessFailed,
+    RequestError,
+)
 from cloister.image import LayerFacts
-from cloister.model import Limits, Profile, Result, User
+from cloister.model import UNLIMITED, Limits, Profile, User
 from cloister.policy import History, ImageRoot, Policy, Storage
 from cloister.runtime.ground import Ground
 from cloister.runtime.plan import HostMount, Plan
@@ -34,6 +41,7 @@ from cloister.wire.streams import Incoming
 # In the root itself, where its place is one name that can be told from what the step made.
 _PROGRAM = "/.cell"
 _TAIL_BYTES = 4096
+_SHOWN_LINES = 12
 _WORDS_BYTES = 16 * 1024
 _MAXIMUM_ENTRIES = 2_000_000
 _MAXIMUM_BYTES = 32 * 2**30
@@ -112,14 +120,17 @@ class Workshop(Standing):
         argv: list[str],
         *,
         cwd: str,
-        env: dict[str, str],
+        env: Mapping[str, str],
         user: User,
         say: Say,
-    ) -> tuple[Result, bytes]:
-        """Run a program to its end; return how it ended and the end of what it said."""
+    ) -> None:
+        """Run a program to its end, or raise how it ended and the end of what it said."""
         wall = self.policy.limits.wall
-        timeout = "unlimited" if wall is None else wall
-        process = await self.start(argv, cwd=cwd, env=env, user=user, timeout=timeout)
+        timeout = UNLIMITED if wall is None else wall
+        try:
+            process = await self.start(argv, cwd=cwd, env=env, user=user, timeout=timeout)
+        except NotFound as error:
+            raise RequestError(f"{argv[0]} is not in the image: {error}") from error
         tail = _Tail(say)
         streams = [each for each in (process.stdout, process.stderr) if each is not None]
         listening = [asyncio.create_task(tail.listen(each)) for each in streams]
@@ -130,7 +141,9 @@ class Workshop(Standing):
             for task in listening:
                 task.cancel()
             await asyncio.gather(*listening, return_exceptions=True)
-        return result, bytes(tail.kept)
+        if not result.ok:
+            words = f"RUN did not succeed, {result.describe()}{tail.words()}"
+            raise ProcessFailed(words, result=result)
 
     async def unpack(self, directory: str, archive: AsyncIterator[bytes]) -> None:
         """Unpack a tar into a directory inside, by a program that runs inside."""
@@ -184,14 +197,23 @@ class _Tail:
     """Passes output on, and keeps the end of it."""
 
     def __init__(self, say: Say) -> None:
-        self.kept = bytearray()
+        self._kept = bytearray()
         self._say = say
 
     async def listen(self, stream: Incoming) -> None:
         async for chunk in stream:
             self._say(chunk)
-            self.kept += chunk
-            del self.kept[:-_TAIL_BYTES]
+            self._kept += chunk
+            del self._kept[:-_TAIL_BYTES]
+
+    def words(self) -> str:
+        """Return the last lines, as part of an error."""
+        lines = self._kept.decode("utf-8", "replace").strip().splitlines()[-_SHOWN_LINES:]
+        if not lines:
+            return "; it said nothing"
+        # The step chose it: nothing of it may act on a terminal.
+        shown = ["".join(c if c.isprintable() else "?" for c in line) for line in lines]
+        return "; it said last:\n" + "\n".join(shown)
 
 
 async def _feed(process: Process, top: bytes, archive: AsyncIterator[bytes]) -> None:

@@ -24,7 +24,7 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.005, 0.25
 
 
 async def find_template(reference: str) -> TemplateRecord:
-    """Return a template of this store, whose image is held for this process."""
+    """Return a template of this store, whose image is here."""
     # Imported when needed, like all that only some sandboxes do.
     from cloister.node.templates import Templates
 
@@ -33,7 +33,7 @@ async def find_template(reference: str) -> TemplateRecord:
     def find() -> TemplateRecord:
         record = Templates(store).find(reference)
         try:
-            store.images.hold(record.image)
+            store.images.find(record.image)
         except NotFound:
             raise NotFound(
                 f"the image of template {quote(record.reference)} is gone; build it again, "
