@@ -19,6 +19,8 @@ class Accounts:
         self._guest = guest
         self._disk_full = disk_full
         self._seen: dict[str, int] = {}
+        # Told of each limit that was reached, and how often since it was told last.
+        self.on_hit: Callable[[str, int], None] | None = None
 
     def renew(self) -> None:
         """Another guest counts from nothing."""
@@ -28,9 +30,7 @@ class Accounts:
         """Say why a process ended, from what was counted since the last that ended badly."""
         if exited.signal == 0 and exited.code == 0:
             return Reason.EXIT
-        hits = self._hits()
-        fresh = {name for name, count in hits.items() if count > self._seen.get(name, 0)}
-        self._seen = hits
+        fresh = self.look()
         # 137 is how a shell passes on that its child was killed.
         if "memory" in fresh and (exited.signal == _SIGKILL or exited.code != 0):
             return Reason.MEMORY
@@ -39,6 +39,17 @@ class Accounts:
         if exited.disk_full or self._disk_full():
             return Reason.DISK
         return Reason.SIGNAL if exited.signal else Reason.EXIT
+
+    def look(self) -> set[str]:
+        """Return the limits that were reached since the last look."""
+        hits, seen = self._hits(), self._seen
+        fresh = {name: count - seen.get(name, 0) for name, count in hits.items()}
+        self._seen = hits
+        if self.on_hit is not None:
+            for name, count in fresh.items():
+                if count > 0:
+                    self.on_hit(name, count)
+        return {name for name, count in fresh.items() if count > 0}
 
     def why_lost(self, error: CloisterError) -> CloisterError:
         """Return the true reason for the end of the guest, where it is another than the given."""

@@ -53,6 +53,9 @@ class Errand:
         # A watch waits for as long as nothing changes.
         self._patience_s = None if operation is Operation.WATCH else _STALL_S
         self._ended: asyncio.Future[Failed | None] = asyncio.get_running_loop().create_future()
+        # For the ledger: how much of the content went through, and where to or from.
+        self.content_bytes: int | None = None
+        self.elsewhere: str | bytes | os.PathLike[str] = details.get("other", b"")
 
     async def __aenter__(self) -> Self:
         await self._sandbox.wait_until_moving()
@@ -101,6 +104,19 @@ class Errand:
                 self._link.send(encode_signal(self._id, signal.SIGKILL, Reach.PROCESS))
             self._link.forget(self._id)
             self._sandbox.leave()
+            self._record()
+
+    def _record(self) -> None:
+        recording, ended = self._sandbox.recording, self._ended
+        if recording is not None:
+            operation, _, path, _ = self._request
+            recording.file(
+                operation,
+                path,
+                done=ended.done() and ended.exception() is None and ended.result() is None,
+                content_bytes=self.content_bytes,
+                other=self.elsewhere,
+            )
 
     async def _wait_tidied(self) -> None:
         """A clerk whose input was cut takes its draft away; killed at once it would leave it."""

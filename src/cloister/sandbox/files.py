@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Iterable
 from typing import TYPE_CHECKING
 
 from cloister.errors import (
@@ -15,6 +15,7 @@ from cloister.errors import (
     RequestError,
 )
 from cloister.model import User, quote
+from cloister.sandbox.content import Content, PathLike, content_chunks, encode_path
 from cloister.sandbox.entries import (
     Change,
     Entry,
@@ -32,13 +33,9 @@ from cloister.wire.messages import Flag, Operation
 if TYPE_CHECKING:
     from cloister.sandbox.sandbox import Sandbox
 
-PathLike = str | os.PathLike[str]
-Content = bytes | str | Iterable[bytes] | AsyncIterable[bytes]
-
 _MAX_RECORD = 16 * 1024
 _DEFAULT_READ = 64 * 1024 * 1024
 _DEFAULT_ENTRIES = 100_000
-_CHUNK = 256 * 1024
 
 # What copy_out writes at most of a sandbox whose disk has no limit.
 _MOST_OUT_BYTES = 16 * 2**30
@@ -87,7 +84,9 @@ class Files:
         """Yield a file's content in chunks, from `offset`, at most `length` bytes if given."""
         errand = self._errand(Operation.READ, path, user, offset=offset, length=length)
         async with errand:
+            errand.content_bytes = 0
             async for chunk in errand.chunks():
+                errand.content_bytes += len(chunk)
                 yield chunk
             await self._done(errand, path)
 
@@ -117,7 +116,9 @@ class Files:
             raise RequestError(f"content is {quote(content)}; write text, bytes or pieces of bytes")
         errand = self._errand(Operation.WRITE, path, user, mode=mode, flags=flags)
         async with errand:
-            async for chunk in _chunks(content):
+            errand.content_bytes = 0
+            async for chunk in content_chunks(content):
+                errand.content_bytes += len(chunk)
                 if not await errand.give(len(chunk).to_bytes(4, "little") + chunk):
                     break
             else:
@@ -187,7 +188,7 @@ class Files:
     ) -> None:
         """Rename; an existing target is an error unless `replace`."""
         flags = Flag.REPLACE if replace else 0
-        await self._simple(Operation.MOVE, path, user, other=_encode(target), flags=flags)
+        await self._simple(Operation.MOVE, path, user, other=encode_path(target), flags=flags)
 
     async def remove(
         self, path: PathLike, *, recursive: bool = False, user: str | int | User | None = None
@@ -214,12 +215,14 @@ class Files:
         except OSError as error:
             raise RequestError(f"{source} cannot be read: {error.strerror}") from error
         errand = self._errand(Operation.PUT, target, user)
+        errand.elsewhere = source
         async with errand:
             chunk: bytes | None = first
             while chunk is not None and await errand.give(chunk):
                 if progress is not None:
                     progress(summary.files, summary.bytes)
                 chunk = next(parcel, None)
+            errand.content_bytes = summary.bytes
             errand.input.close()
             await self._done(errand, target)
         return summary
@@ -241,6 +244,7 @@ class Files:
         disk = self._sandbox.policy.limits.disk
         most = limit if limit is not None else _MOST_OUT_BYTES if disk is None else disk
         errand = self._errand(Operation.GET, source, user)
+        errand.elsewhere = target
         async with errand:
             try:
                 summary = await unpack(Source(errand.read), target, limit=most, progress=progress)
@@ -250,6 +254,7 @@ class Files:
                 raise
             except OSError as error:
                 raise RequestError(f"{target} cannot be written: {error.strerror}") from error
+            errand.content_bytes = summary.bytes
             await self._done(errand, source)
         return summary
 
@@ -326,7 +331,7 @@ class Files:
             self._sandbox,
             operation,
             who,
-            _encode(path),
+            encode_path(path),
             other=other,
             mode=mode,
             flags=flags,
@@ -355,40 +360,3 @@ class Files:
         failed = await errand.wait()
         if failed is not None:
             raise explain(failed.errno, os.fsdecode(failed.detail) or str(path))
-
-
-def _encode(path: PathLike) -> bytes:
-    try:
-        raw = os.fsencode(path)
-    except (TypeError, UnicodeEncodeError):
-        raise RequestError(f"path is {quote(path)}; write an absolute path as text") from None
-    if not raw.startswith(b"/"):
-        raise RequestError(f"path {quote(str(path))} is not absolute; begin with /")
-    if b"\0" in raw or len(raw) > 4095:
-        raise RequestError(f"path {quote(str(path))} has a NUL byte or more than 4095 bytes")
-    return raw
-
-
-async def _chunks(content: Content) -> AsyncIterator[bytes]:
-    if isinstance(content, str):
-        content = content.encode()
-    if isinstance(content, bytes | bytearray | memoryview):
-        view = memoryview(content)
-        for at in range(0, len(view), _CHUNK):
-            yield bytes(view[at : at + _CHUNK])
-        return
-    if isinstance(content, AsyncIterable):
-        async for chunk in content:
-            for part in _parts(chunk):
-                yield part
-        return
-    for chunk in content:
-        for part in _parts(chunk):
-            yield part
-
-
-def _parts(chunk: bytes) -> Iterator[bytes]:
-    if not isinstance(chunk, bytes | bytearray | memoryview):
-        raise RequestError(f"a piece of content is {quote(chunk)}; write it as bytes")
-    for at in range(0, len(chunk), _CHUNK):
-        yield bytes(chunk[at : at + _CHUNK])

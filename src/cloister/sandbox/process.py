@@ -68,6 +68,7 @@ class Process:
         command: Command,
         account: Callable[[Exited], Reason],
         on_hung: Callable[[CloisterError], None],
+        record: Callable[[Command], Callable[[Result | CloisterError], None]] | None = None,
     ) -> None:
         self.pid: int | None = None
         self.stdin: Outgoing | None = None
@@ -78,6 +79,8 @@ class Process:
         self._command = command
         self._account = account
         self._on_hung = on_hung
+        self._record = record
+        self._on_end: Callable[[Result | CloisterError], None] | None = None
         self._loop = asyncio.get_running_loop()
         self._started: asyncio.Future[None] = self._loop.create_future()
         self._ended: asyncio.Future[Exited] = self._loop.create_future()
@@ -92,6 +95,8 @@ class Process:
     def begin(self, *, tell: bool, timeout_s: float | None) -> None:
         """Ask the guest to start it; without `tell` its output must be captured at once."""
         link, command = self._link, self._command
+        if self._record is not None:
+            self._on_end = self._record(command)
         link.listen(self._id, self)
         passed = self._open_streams()
         frame = encode_start(
@@ -200,12 +205,16 @@ class Process:
         # Asked now: what the kernel counted belongs to this end, not to a later one.
         self._reason = self._ended_by or self._account(message)
         self._ended.set_result(message)
+        if self._on_end is not None:
+            self._on_end(self._result(message, None, None))
         self._wake()
         self._finish_streams()
 
     def _fail(self, error: CloisterError) -> None:
         self._cancel_deadline()
         self._finished = time.monotonic()
+        if self._on_end is not None and not self._ended.done():
+            self._on_end(error)
         for future in (self._started, self._ended):
             if not future.done():
                 future.set_exception(error)

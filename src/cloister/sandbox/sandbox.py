@@ -10,7 +10,6 @@ from typing import Self
 
 from cloister.errors import (
     CloisterError,
-    Denied,
     Exhausted,
     GuestGone,
     LimitName,
@@ -34,20 +33,20 @@ from cloister.model import (
     parse_cwd,
     parse_duration,
     parse_name,
-    parse_user,
     quote,
 )
 from cloister.node import Node, TrafficLog
-from cloister.policy import Egress, Exec, History, Policy, Root, Storage, judge
-from cloister.policy.judge import Effect
+from cloister.policy import Egress, History, LedgerMode, Policy, Root, Storage
 from cloister.runtime.base import Guest
 from cloister.runtime.ground import BARE, Ground
 from cloister.runtime.plan import Plan
 from cloister.sandbox.accounts import Accounts
 from cloister.sandbox.asked import policy_changes
 from cloister.sandbox.dial import dial
+from cloister.sandbox.feeding import feed
 from cloister.sandbox.files import Files
 from cloister.sandbox.observed import Observed
+from cloister.sandbox.permission import Permitting
 from cloister.sandbox.process import Command, Process, require_terminal_size
 from cloister.sandbox.span import Span
 from cloister.sandbox.state import State, Wanted
@@ -58,7 +57,7 @@ WORKSPACE = "/workspace"
 _DEFAULT_POLICY = Policy()
 
 
-class Sandbox(Stateful, Observed):
+class Sandbox(Stateful, Permitting, Observed):
     """A complete, safe, offline sandbox; everything it may do more is in its policy.
 
     Use it as `async with Sandbox() as sandbox:`, or `open()` and `stop()` it yourself.
@@ -79,6 +78,7 @@ class Sandbox(Stateful, Observed):
         volumes: Sequence[VolumeMount | str] | None = None,
         storage: Storage | str | None = None,
         history: History | str | None = None,
+        ledger: LedgerMode | str | None = None,
         keep: str | None = None,
         template: str | None = None,
         label: str | None = None,
@@ -95,6 +95,7 @@ class Sandbox(Stateful, Observed):
             volumes=volumes,
             storage=storage,
             history=history,
+            ledger=ledger,
         )
         base = _DEFAULT_POLICY if policy is None else policy
         if keep is not None and storage is None and not base.storage_is_stated:
@@ -143,9 +144,9 @@ class Sandbox(Stateful, Observed):
             workspace = await self._state.prepare()
             self._node = node
             await self.start_guest(BARE if workspace is None else workspace.ground)
-        except BaseException:
+        except BaseException as error:
             self._starting = None
-            await self._state.close()
+            await self._state.close(error)
             raise
         finally:
             starting.set_result(None)
@@ -182,13 +183,14 @@ class Sandbox(Stateful, Observed):
         try:
             await self.end_guest()
         finally:
-            await self._state.close()
+            await self._state.close(self._over)
 
     async def start_guest(self, ground: Ground) -> None:
         """Start a guest on this ground, where there is none."""
         if self._node is None or self._over is not None:
             return
         self._accounts.renew()
+        recording = self._state.recording
         try:
             self._guest = await self._node.start(
                 self.id,
@@ -196,6 +198,7 @@ class Sandbox(Stateful, Observed):
                 self._lost,
                 label=self.label,
                 amend=self._amend,
+                announce=None if recording is None else recording.plan,
                 ground=ground,
                 traffic=self._traffic,
             )
@@ -204,12 +207,24 @@ class Sandbox(Stateful, Observed):
                 self._over = error
             raise
         self._state.stands_under(self._guest.pid)
+        if recording is not None:
+            self._accounts.on_hit = recording.limit
+            try:
+                await recording.launched(self._guest)
+            except BaseException:
+                await self.end_guest()
+                raise
 
     async def end_guest(self) -> None:
         """End the guest and everything with it; the disk stays."""
+        recording = self._state.recording
+        if recording is not None:
+            self._accounts.look()
         guest, self._guest = self._guest, None
         if guest is not None and self._node is not None:
             await self._node.destroy(guest)
+            if recording is not None:
+                await recording.guest_ended()
 
     async def run(
         self,
@@ -239,7 +254,7 @@ class Sandbox(Stateful, Observed):
         self.enter()
         try:
             process.begin(tell=False, timeout_s=timeout_s)
-            feeder = None if data is None else asyncio.create_task(_feed(process, data))
+            feeder = None if data is None else asyncio.create_task(feed(process, data))
             try:
                 result = await process.capture(kept_bytes)
             except GuestGone as error:
@@ -306,19 +321,8 @@ class Sandbox(Stateful, Observed):
         packed = self._surroundings.of(argv, who, terminal=pty is not None, further=env)
         where = os.fsencode(parse_cwd(os.fspath(self._cwd if cwd is None else cwd)))
         details = Command(argv, packed, where, who, pty, stdin)
-        return Process(self.link, details, self._accounts.why, self._lost)
-
-    def permitted(self, user: str | int | User | None, argv: tuple[bytes, ...] = ()) -> User:
-        """Return the user to act as, the policy's own unless named, or raise Denied."""
-        if user is None:
-            return self.policy.run_as
-        who = parse_user(user)
-        verdict = judge(Exec(argv, who), self.policy, (), 0.0)
-        if verdict.effect is not Effect.ALLOW:
-            raise Denied(
-                f"acting as {who.uid}:{who.gid} is denied: {verdict.reason}", verdict=verdict
-            )
-        return who
+        record = None if self.recording is None else self._state.record_process
+        return Process(self.link, details, self._accounts.why, self._lost, record)
 
     def _timeout(self, timeout: float | str | None) -> float | None:
         if timeout is None:
@@ -386,14 +390,3 @@ class Sandbox(Stateful, Observed):
     def leave(self) -> None:
         """What `enter` announced is over."""
         self._span.leave()
-
-
-async def _feed(process: Process, data: bytes) -> None:
-    """Write standard input; a program that does not read all of it is not an error."""
-    if process.stdin is None:
-        return
-    try:
-        await process.stdin.write(data)
-    except GuestGone:
-        return
-    process.stdin.close()

@@ -6,22 +6,23 @@ import asyncio
 import contextlib
 import os
 import shlex
-from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from cloister.errors import RequestError, Unsupported
-from cloister.model import Profile, quote
+from cloister.errors import CloisterError, RequestError, Unsupported
+from cloister.model import Profile, Result, quote
 from cloister.node import Occasion, Workspace
-from cloister.policy import History, ImageRoot, Policy, Storage
-from cloister.sandbox.differences import compared_trees
+from cloister.policy import History, ImageRoot, LedgerMode, Policy, Storage
 from cloister.sandbox.templated import find_template, launch, template_policy
 
 if TYPE_CHECKING:
     from cloister.image import Image
     from cloister.node.control_listener import Listener
     from cloister.node.templates import TemplateRecord
+    from cloister.sandbox.process import Command
+    from cloister.sandbox.recording import Recording
     from cloister.sandbox.sandbox import Sandbox
     from cloister.store import Snapshot
     from cloister.store.changes import Owners, Skeleton, Stratum
@@ -55,6 +56,7 @@ class State:
         self._paused = False
         self._came_up = False
         self._template: TemplateRecord | None = None
+        self.recording: Recording | None = None
 
     @property
     def keep(self) -> str | None:
@@ -76,6 +78,8 @@ class State:
         disk = self.workspace.disk
         if disk is None:
             raise Unsupported("this sandbox has no disk in the store")
+        from cloister.sandbox.compared import compared_trees
+
         return compared_trees(self._sandbox.guest, disk)
 
     async def benches(self, which: Snapshot | str | int) -> tuple[Path, ...]:
@@ -108,10 +112,16 @@ class State:
             self._template = await find_template(wanted.template)
             policy = template_policy(self._template, wanted.policy, wanted.changes)
         if wanted.keep is None and wanted.base is None and not _needs_store(policy):
+            await self._open_ledger()
             return None
-        workspace = await Workspace.open(sandbox.id, policy, wanted.keep, wanted.base)
+        made = policy
+        if wanted.keep is not None and not policy.ledger_is_stated:
+            made = policy.replace(ledger=LedgerMode.ON)
+        workspace = await Workspace.open(sandbox.id, made, wanted.keep, wanted.base)
         self._workspace = workspace
-        if workspace.kept_policy is not None and wanted.policy is None:
+        if workspace.kept_policy is None:
+            policy = made
+        elif wanted.policy is None:
             policy = workspace.kept_policy.replace(**wanted.changes)
         workspace.require_same_root(policy)
         image = workspace.image
@@ -119,7 +129,36 @@ class State:
             sandbox.adopt(policy, {}, WORKSPACE)
         else:
             sandbox.adopt(_as_image_user(policy, image), image.env, image.workdir or WORKSPACE)
+        await self._open_ledger()
         return workspace
+
+    async def _open_ledger(self) -> None:
+        """Begin to record, where the policy wants it, before anything is started."""
+        sandbox, workspace, keep = self._sandbox, self._workspace, self._wanted.keep
+        if sandbox.policy.ledger is LedgerMode.OFF:
+            return
+        # Imported when needed: most sandboxes have no ledger.
+        from cloister.sandbox.recording import Recording
+        from cloister.store.place import state_directory
+
+        image = None if workspace is None else workspace.image
+        self.recording = await Recording.open(
+            state_directory(),
+            sandbox.id if keep is None else keep,
+            sandbox.policy,
+            # What is kept has one ledger for all its life, in which each start names its sandbox.
+            label=sandbox.label or (None if keep is None else sandbox.id),
+            image=None if image is None else image.digest,
+            base=self._wanted.base,
+        )
+
+    def record_process(self, command: Command) -> Callable[[Result | CloisterError], None]:
+        """Write that a caller starts a process; return what is to be told how it ended."""
+        if self.recording is None:
+            raise RequestError("this sandbox has no ledger")
+        in_steps = self._sandbox.policy.history is History.EACH_RUN
+        step = self._workspace.step if in_steps and self._workspace is not None else None
+        return self.recording.process(command, step)
 
     async def launch(self) -> None:
         """Start what its template starts, and wait until that is ready."""
@@ -160,7 +199,7 @@ class State:
         if self._workspace is not None:
             self._workspace.stands_under(guest_pid)
 
-    async def close(self) -> None:
+    async def close(self, ending: BaseException | None) -> None:
         """Let go of it: what is kept stays, what is not is removed."""
         if self._listener is not None:
             self._listener.close()
@@ -169,7 +208,12 @@ class State:
                 workspace, self._workspace = self._workspace, None
                 await workspace.close(came_up=self._came_up)
         finally:
-            self._closed.set()
+            try:
+                if self.recording is not None:
+                    recording, self.recording = self.recording, None
+                    await recording.close(ending)
+            finally:
+                self._closed.set()
 
     def is_full(self) -> bool:
         """Whether the disk has reached its limit."""
@@ -179,6 +223,8 @@ class State:
         """Remember what the owner asked for: a snapshot does not continue what is paused."""
         await self._sandbox.freeze(paused)
         self._paused = paused
+        if self.recording is not None:
+            self.recording.paused(paused)
 
     async def snapshot(self, name: str | None) -> Snapshot:
         """Take a snapshot; processes go on afterwards as if nothing had been."""
@@ -193,6 +239,12 @@ class State:
                 await _to_the_end(self._take(Occasion(step=step, command=_words(command))))
 
     async def _take(self, occasion: Occasion) -> Snapshot:
+        taken = await self._take_now(occasion)
+        if self.recording is not None:
+            self.recording.snapshot(taken)
+        return taken
+
+    async def _take_now(self, occasion: Occasion) -> Snapshot:
         sandbox, workspace = self._sandbox, self.workspace
         if not sandbox.is_idle or self._paused:
             return await self._take_live(workspace, occasion)
@@ -232,7 +284,9 @@ class State:
         sandbox, workspace = self._sandbox, self.workspace
         await sandbox.end_guest()
         try:
-            await workspace.go_back(target)
+            left = await workspace.go_back(target)
+            if self.recording is not None:
+                self.recording.rewound(target, left)
         finally:
             self._paused = False
             await sandbox.start_guest(workspace.ground)

@@ -9,6 +9,7 @@ from cloister.sandbox.differences import Differences
 from cloister.sandbox.fork import Forks, fork, require_count
 
 if TYPE_CHECKING:
+    from cloister.sandbox.recording import Recording
     from cloister.sandbox.state import State
     from cloister.store import Snapshot
     from cloister.store.changes import Owners, Skeleton, Stratum
@@ -23,6 +24,11 @@ class Stateful:
 
         async def open(self) -> Self: ...
         async def stop(self) -> None: ...
+
+    @property
+    def recording(self) -> Recording | None:
+        """What writes its ledger, if it has one."""
+        return self._state.recording
 
     async def wait_until_moving(self) -> None:
         """Wait while a snapshot or a rewind holds the sandbox still."""

@@ -1,0 +1,91 @@
+"""What a sandbox's disk is compared with, and the walk over it."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from cloister.model.changes import EntryType
+from cloister.store.changes import Given, Owners, Skeleton, Stratum, since, walk
+from cloister.store.stand_in import as_owner, needed_sub_ids
+
+if TYPE_CHECKING:
+    from cloister.model.changes import Change
+    from cloister.runtime.base import Guest
+    from cloister.store import Disk
+
+_BATCH = 512
+
+
+def compared_trees(guest: Guest, disk: Disk) -> tuple[tuple[Stratum, ...], Skeleton, Owners]:
+    """Return what a running sandbox's disk is compared with."""
+    plan = guest.plan
+    strata = tuple(
+        Stratum(
+            f"/{layer.target}",
+            disk.path / "upper" / layer.key,
+            tuple(path for path in map(guest.host_path, layer.sources) if path is not None),
+            tuple(lower / "upper" / layer.key for lower in disk.lowers),
+        )
+        for layer in plan.room.layers
+        if layer.writable
+    )
+    given = {
+        f"/{each.path}".encode(): Given(EntryType.DIRECTORY, each.mode, uid=each.uid, gid=each.gid)
+        for each in plan.room.directories
+    }
+    for target, name in plan.room.links:
+        given[f"/{name}".encode()] = Given(EntryType.LINK, 0o777, target.encode())
+    if plan.disk is not None and plan.disk.idmap:
+        return strata, Skeleton(given), Owners()
+    if needed_sub_ids() is None:
+        # One id: in the launcher's namespace it is 0, on the disk the person's own.
+        (user,), (group,) = plan.uid_map, plan.gid_map
+        own = Owners(((os.getuid(), user.inside, 1),), ((os.getgid(), group.inside, 1),))
+        return strata, Skeleton(given), own
+    uids = tuple((each.outside, each.inside, each.count) for each in plan.uid_map)
+    gids = tuple((each.outside, each.inside, each.count) for each in plan.gid_map)
+    return strata, Skeleton(given), Owners(uids, gids)
+
+
+def begin(
+    strata: tuple[Stratum, ...],
+    skeleton: Skeleton,
+    owners: Owners,
+    below: str,
+    benches: tuple[Path, ...] | None,
+) -> Iterator[Change]:
+    """Start to compare, in one tree and since an earlier moment where one is given."""
+    if needed_sub_ids() is None:
+        return _walk(strata, skeleton, owners, below, benches)
+    return iter(as_owner(list_changes, strata, skeleton, owners, below, benches))
+
+
+def _walk(
+    strata: tuple[Stratum, ...],
+    skeleton: Skeleton,
+    owners: Owners,
+    below: str,
+    benches: tuple[Path, ...] | None,
+) -> Iterator[Change]:
+    compared = strata if benches is None else since(strata, benches)
+    return walk(compared, skeleton, owners, below=below)
+
+
+def list_changes(
+    strata: tuple[Stratum, ...],
+    skeleton: Skeleton,
+    owners: Owners,
+    below: str,
+    benches: tuple[Path, ...] | None,
+) -> list[Change]:
+    """Return all changes at once, for a process that cannot be asked twice."""
+    return list(_walk(strata, skeleton, owners, below, benches))
+
+
+def next_batch(changes: Iterator[Change]) -> list[Change]:
+    """Return some more of them; none at the end."""
+    return list(itertools.islice(changes, _BATCH))
