@@ -15,7 +15,7 @@ from cloister.blocking.loop import as_coroutine, current_loop
 from cloister.blocking.process import Process
 from cloister.blocking.turn import waits
 from cloister.model import UNLIMITED, Limits, Mount, Profile, SandboxId, Trust, User, VolumeMount
-from cloister.policy import Egress, History, Policy, Root, Storage
+from cloister.policy import Egress, History, LedgerMode, Policy, Root, Storage
 from cloister.runtime.base import Posture
 from cloister.runtime.plan import Plan
 from cloister.sandbox import sandbox as asynchronous
@@ -46,6 +46,7 @@ class Sandbox:
         volumes: Sequence[VolumeMount | str] | None = None,
         storage: Storage | str | None = None,
         history: History | str | None = None,
+        ledger: LedgerMode | str | None = None,
         keep: str | None = None,
         template: str | None = None,
         label: str | None = None,
@@ -64,6 +65,7 @@ class Sandbox:
                 volumes=volumes,
                 storage=storage,
                 history=history,
+                ledger=ledger,
                 keep=keep,
                 template=template,
                 label=label,

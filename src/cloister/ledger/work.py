@@ -61,10 +61,16 @@ class FilesChanged(Payload):
 
 @dataclass(frozen=True, slots=True)
 class FileAccessed(Payload):
-    """A caller read, wrote or took out a file through the API, or by applying a change."""
+    """A caller read, wrote or took out a file through the API, or by applying a change.
+
+    `other` is where it went or came from: the target of a move, the path on the host of a copy.
+    """
 
     kind: ClassVar[str] = "files.accessed"
-    operation: Literal["read", "write", "remove", "copy_in", "copy_out", "apply", "export"]
+    operation: Literal[
+        "read", "write", "make", "move", "remove", "copy_in", "copy_out", "apply", "export"
+    ]
     path: Text
     content_bytes: int | None = None
     digest: Text | None = None
+    other: Text | None = None

@@ -62,11 +62,13 @@ class Node:
         *,
         label: str | None = None,
         amend: Callable[[Plan], Plan] | None = None,
+        announce: Callable[[Plan, str], None] | None = None,
         ground: Ground = BARE,
         traffic: TrafficLog | None = None,
     ) -> Guest:
         """Start a sandbox; `amend` may change the plan for a rehearsal or another transport.
 
+        `announce` is told the plan and the runtime before anything is done.
         `traffic` is told what it does with its way out, if it has one.
         """
         runtime = self.runtime_for(policy)
@@ -77,6 +79,8 @@ class Node:
         plan = runtime.plan(id, policy, ground)
         if amend is not None:
             plan = amend(plan)
+        if announce is not None:
+            announce(plan, runtime.name)
         guest = await runtime.start(id, plan, on_lost)
         try:
             await self._open_doors(guest, policy, traffic)

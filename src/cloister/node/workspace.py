@@ -193,6 +193,11 @@ class Workspace:
         """Whether the disk has reached its limit."""
         return self.disk is not None and self._store.disks.is_full(self.disk)
 
+    @property
+    def step(self) -> int:
+        """The number of the step that is under way, or would be."""
+        return self._steps + 1
+
     def next_step(self) -> int:
         """Return the number of the step that ends now."""
         self._steps += 1
@@ -221,8 +226,8 @@ class Workspace:
 
         return await asyncio.to_thread(take)
 
-    async def go_back(self, target: Snapshot) -> None:
-        """Make the disk what it was; what it is now stays as a snapshot of its own."""
+    async def go_back(self, target: Snapshot) -> Snapshot:
+        """Make the disk what it was; return the snapshot that what it is now stays as."""
 
         def replace() -> None:
             old, self.disk = self.disk, self._new_disk(target)
@@ -234,16 +239,16 @@ class Workspace:
             if old is not None:
                 self._store.disks.remove(old)
 
-        await self.take(Occasion(), idle=True)
+        left = await self.take(Occasion(), idle=True)
         await asyncio.to_thread(replace)
+        return left
 
     async def find(self, which: Snapshot | str | int) -> Snapshot:
         """Return a snapshot by itself, its id, its name, or the number of a step of this one."""
         if isinstance(which, bool):
             raise RequestError(f"snapshot is {quote(which)}; write a name or the number of a step")
-        if not isinstance(which, str | int):
-            return self._on_same_root(which)
-        text = str(which)
+        # What a caller holds may have been removed, or never have been there: the records know.
+        text = str(which) if isinstance(which, str | int) else which.id
         whole = text if "@" in text or text.startswith("snap-") else f"{self.name}@{text}"
         return self._on_same_root(await asyncio.to_thread(self._store.snapshots.find, whole))
 
