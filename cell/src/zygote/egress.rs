@@ -43,11 +43,29 @@ pub fn open_doors() -> io::Result<Doors> {
     let names_tcp = listen(0).map_err(|e| during(e, "listening inside"))?;
     let http = listen(HTTP_PORT).map_err(|e| during(e, "listening inside"))?;
     let socks = listen(SOCKS_PORT).map_err(|e| during(e, "listening inside"))?;
+    add_address().map_err(|e| during(e, "giving the loopback another address"))?;
     route_everything().map_err(|e| during(e, "making every address local"))?;
     let ports = [socket::port(&tcp)?, socket::port(&names)?, socket::port(&names_tcp)?];
     rules(ports).map_err(|e| during(e, "leading connections to the gateway (nftables)"))?;
     let refused = hear_refusals().map_err(|e| during(e, "listening for refused packets (nflog)"))?;
     Ok(Doors(vec![tcp, names, names_tcp, http, socks, refused]))
+}
+
+/// A second address of the loopback: with 127.0.0.1 alone the C library thinks that there is no
+/// network, and programs that ask for addresses of a kind they could use (AI_ADDRCONFIG) get none.
+fn add_address() -> io::Result<()> {
+    const NEW_ADDRESS: u16 = 20;
+    const ADDRESS: u16 = 1;
+    const LOCAL: u16 = 2;
+    // Of a `struct ifaddrmsg`: this one address, of this host only.
+    let (length, flags, scope) = (32, 0, 254);
+    let mut body = vec![libc::AF_INET as u8, length, flags, scope];
+    body.extend(LOOPBACK.to_ne_bytes());
+    let address = [127, 0, 0, 2];
+    let attributes = [attribute(LOCAL, &address), attribute(ADDRESS, &address)].concat();
+    let mut batch = Batch::default();
+    batch.asked(NEW_ADDRESS, CREATE | EXCLUSIVE, &body, &attributes);
+    batch.send(&open(libc::NETLINK_ROUTE)?)
 }
 
 const NEW_ROUTE: u16 = 24;
@@ -103,6 +121,7 @@ fn hear_refusals() -> io::Result<OwnedFd> {
     const CONFIGURE: u16 = (4 << 8) | 1;
     const COMMAND: u16 = 1;
     const MODE: u16 = 2;
+    const AT_ONCE: u16 = 5;
     let (bind, copy_packet) = (1u8, 2u8);
     let group = REFUSED.to_be_bytes();
     let head = [libc::AF_UNSPEC as u8, 0, group[0], group[1]];
@@ -111,6 +130,8 @@ fn hear_refusals() -> io::Result<OwnedFd> {
     let mut batch = Batch::default();
     batch.asked(CONFIGURE, 0, &head, &attribute(COMMAND, &[bind]));
     batch.asked(CONFIGURE, 0, &head, &attribute(MODE, &mode));
+    // Each by itself: the kernel would else keep them for a second, and a short life is over by then.
+    batch.asked(CONFIGURE, 0, &head, &attribute(AT_ONCE, &1u32.to_be_bytes()));
     batch.send(&socket)?;
     Ok(socket)
 }

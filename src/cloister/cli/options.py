@@ -104,6 +104,13 @@ def _of_the_sandbox() -> list[Option]:
             help="Show a volume inside, to be written to unless it says read. Repeatable.",
         ),
         click.option(
+            "--allow",
+            "allowed",
+            metavar="HOST[:PORT]",
+            multiple=True,
+            help="Let it reach a host; without a port, 443 and 80. Repeatable.",
+        ),
+        click.option(
             "--env",
             "variables",
             metavar="NAME=VALUE",

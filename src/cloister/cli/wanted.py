@@ -21,7 +21,7 @@ from cloister.model import (
     parse_volume,
     quote,
 )
-from cloister.policy import DirectoryRoot, ImageRoot, Policy, Root, Storage, load_policy
+from cloister.policy import DirectoryRoot, Egress, ImageRoot, Policy, Root, Storage, load_policy
 
 Shown = TypeVar("Shown", Mount, VolumeMount)
 
@@ -30,7 +30,7 @@ _OF_ONE_COMMAND = {"variables", "user", "wall", "output", "cwd", "keep", "label"
 
 # Options whose values go by another name than they do.
 _FLAGS = {"policy_file": "policy", "copies": "copy", "mounts": "mount", "volumes": "volume"}
-_FLAGS |= {"outs": "out"}
+_FLAGS |= {"outs": "out", "allowed": "allow"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +91,8 @@ def parse_options(
     if options["volumes"]:
         volumes = [parse_volume(text) for text in options["volumes"]]
         changes["volumes"] = [*_without(policy.volumes, volumes, kept), *volumes]
+    if options["allowed"]:
+        changes["egress"] = _egress(policy.egress, options["allowed"])
     keep = None if options.get("keep") is None else parse_name(options["keep"], "--keep")
     if keep is not None and not policy.storage_is_stated:
         changes.setdefault("storage", Storage.DISK)
@@ -190,6 +192,17 @@ def _root(directory: str | None, image: str | None) -> Root | None:
     if not path.is_dir():
         raise RequestError(f"--root {quote(directory)} is not a directory; name one")
     return DirectoryRoot(path)
+
+
+def _egress(before: Egress | None, allowed: Sequence[str]) -> Egress:
+    """Return what may be reached: what the policy says, and what was added to it."""
+    known, private = ((), ()) if before is None else (before.allow, before.private)
+    try:
+        added = Egress(allowed).allow
+    except RequestError as error:
+        # The same words, about the option instead of the field.
+        raise RequestError("--allow" + str(error).removeprefix("egress.allow")) from error
+    return Egress(dict.fromkeys((*known, *added)), private)
 
 
 def _out(text: str) -> tuple[str, Path]:

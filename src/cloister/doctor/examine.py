@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 
+from cloister.doctor.egress import look_at_egress
 from cloister.doctor.finding import Finding, State, missing, ok
 from cloister.doctor.kernel import look_at_kernel
 from cloister.doctor.place import look_at_binary, look_at_directory, look_at_groups, look_at_ids
@@ -34,6 +35,8 @@ async def examine() -> Report:
     default = await try_default()
     seen = default if default.started else await try_weakest(default)
     findings += [*look_at_trial(seen), *look_at_limits(seen)]
+    if seen.started:
+        findings.append(await look_at_egress(seen.policy))
     findings.append(_verdict(default, seen))
     return Report(default.started, (*findings, *look_at_settings()))
 

@@ -333,6 +333,12 @@ def hint_for(step: str, number: int) -> str | None:
         return "see `cloister doctor` for which limits this host can enforce"
     if step == "proc" and number == errno_names.EPERM:
         return "part of the host's /proc is covered, as in a container; run on the host itself"
+    if step == "egress":
+        return (
+            "egress needs nftables in a network namespace of its own: load the modules nf_tables, "
+            "nft_chain_nat, nft_redir, nft_log, nft_reject_inet and nfnetlink_log, or leave egress "
+            "out of the policy"
+        )
     return None
 
 
