@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import json
 from pathlib import Path
 
 import pytest
 
 from cloister import Denied, Limits, Mount, NotFound, RequestError, Sandbox, Volume
-from cloister.policy import Policy
+from cloister.policy import DirectoryRoot, Policy
 
 IDENTITY = "cat /proc/sys/kernel/random/uuid; head -c 16 /dev/urandom | od -An -tx1; echo $CLOISTER"
 
@@ -133,7 +134,7 @@ async def test_a_fork_of_a_named_snapshot_outlives_the_sandbox(make) -> None:
         assert (await fork.run("cat file")).stdout == "kept\n"
 
 
-async def test_what_cannot_be_forked_is_said_and_leaves_nothing(make) -> None:
+async def test_what_cannot_be_forked_is_said_and_leaves_nothing(make, store) -> None:
     async with make() as sandbox:
         taken = await sandbox.snapshot("only")
         for wrong in (0, -1, True, 1.5, "3", 10_001):
@@ -146,6 +147,9 @@ async def test_what_cannot_be_forked_is_said_and_leaves_nothing(make) -> None:
             await Sandbox.fork(taken, storage="memory", limits=Limits())
         with pytest.raises(TypeError):
             await Sandbox.fork(taken, colour="blue")
+        with pytest.raises(RequestError, match="one name"):
+            await Sandbox.fork(taken, count=3, keep="all")
+        assert store.kept.list() == []
 
 
 async def test_a_snapshot_that_was_removed_cannot_be_forked(make, store) -> None:
@@ -180,6 +184,18 @@ async def test_a_snapshots_policy_is_checked_like_any_other(make, store) -> None
             connection.execute("UPDATE snapshots SET policy = ?", (json.dumps(wrong),))
         with pytest.raises(RequestError):
             await Sandbox.fork(f"{taken.sandbox}@one")
+
+
+async def test_what_a_caller_made_of_a_snapshot_is_not_believed(make, tmp_path: Path) -> None:
+    tmp_path.chmod(0o755)
+    async with make(root=DirectoryRoot(tmp_path)) as other, make(profile="root") as sandbox:
+        foreign, own = await other.snapshot(), await sandbox.snapshot()
+        forged = dataclasses.replace(foreign, policy=own.policy, image=own.image)
+        with pytest.raises(RequestError, match="root"):
+            await sandbox.rewind(forged)
+        async with Sandbox.fork(forged) as [fork]:
+            assert fork.policy.root == other.policy.root
+            assert fork.policy.profile == other.policy.profile
 
 
 async def test_a_policy_given_with_a_fork_is_refused_in_words(make) -> None:

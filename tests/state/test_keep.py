@@ -67,6 +67,23 @@ async def test_one_process_at_a_time(make, start_owner) -> None:
         assert (await sandbox.run("cat file")).stdout == "first\n"
 
 
+async def test_a_forked_child_of_its_process_does_not_hold_it_for_longer(make) -> None:
+    reading, writing = os.pipe()
+    async with make(keep="mine"):
+        child = os.fork()
+        if child == 0:
+            os.close(writing)
+            os.read(reading, 1)
+            os._exit(0)
+    try:
+        async with Sandbox(keep="mine") as sandbox:
+            assert (await sandbox.run("echo on")).stdout == "on\n"
+    finally:
+        os.close(writing)
+        os.close(reading)
+        os.waitpid(child, 0)
+
+
 async def test_it_cannot_be_removed_while_it_runs(make, store) -> None:
     async with make(keep="running"):
         with pytest.raises(Busy):

@@ -59,6 +59,8 @@ async def fork(
     changes: dict[str, Any],
 ) -> list[S]:
     """Start `count` sandboxes from one snapshot."""
+    if count > 1 and changes.get("keep") is not None:
+        raise RequestError("several forks cannot be kept under one name; fork one at a time")
     base = await _find(snapshot)
     policy = read_policy(json.loads(base.policy), f"snapshot {base.id}")
     if not grants:
@@ -67,10 +69,10 @@ async def fork(
 
 
 async def _find(snapshot: Snapshot | str) -> Snapshot:
-    if not isinstance(snapshot, str):
-        return snapshot
     store = await open_store()
-    return await asyncio.to_thread(store.snapshots.find, snapshot)
+    # What a caller holds may have been removed, or never have been there: the records know.
+    which = snapshot if isinstance(snapshot, str) else snapshot.id
+    return await asyncio.to_thread(store.snapshots.find, which)
 
 
 async def _open(

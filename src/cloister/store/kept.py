@@ -49,6 +49,8 @@ class KeptLock:
     def release(self) -> None:
         """Let the next one have it."""
         if self.fd >= 0:
+            # Also for a child that was forked meanwhile and has the same descriptor.
+            fcntl.flock(self.fd, fcntl.LOCK_UN)
             os.close(self.fd)
             self.fd = -1
 
