@@ -151,3 +151,17 @@ async def test_variables_of_an_image_act_on_its_own_programs_alone(
 async def test_an_image_that_is_not_here_is_not_fetched(yard: Yard) -> None:
     with pytest.raises(NotFound, match="Dockerfile:1: no image"):
         await yard.build("FROM elsewhere:1\n", on_base=False)
+
+
+async def test_what_a_step_is_shown_does_not_become_part_of_the_image(yard: Yard) -> None:
+    policy = Policy(
+        egress=["example.invalid"], storage="disk", limits=Limits(disk="unlimited", wall="60s")
+    )
+    (yard.context / "f").write_text("f")
+    image = await yard.build("RUN cat /etc/resolv.conf\nCOPY f /f\nRUN cat /f\n", policy=policy)
+    assert "nameserver" in yard.told.output
+    # Two steps only looked: the base, and the copy.
+    assert len(image.stored.layers) == 2
+    async with Sandbox(image="it") as sandbox:
+        assert not await sandbox.files.exists("/etc/resolv.conf")
+        assert not await sandbox.files.exists("/.cell")

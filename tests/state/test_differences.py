@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from cloister import Sandbox
+from cloister import Mount, Sandbox
 from cloister.policy import DirectoryRoot
 
 
@@ -16,6 +16,19 @@ async def test_a_fresh_sandbox_has_changed_nothing(make) -> None:
     for profile in ("default", "root"):
         async with make(profile=profile) as sandbox:
             assert await told(sandbox) == []
+
+
+async def test_what_mounts_are_put_on_is_no_change(make, tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "file").write_text("of the host")
+    places = {"one": "/mnt/a/b", "two": "/workspace/two"}
+    mounts = [Mount(tmp_path / name, place, "read") for name, place in places.items()]
+    async with make(mounts=mounts) as sandbox:
+        assert (await sandbox.run("cat /mnt/a/b/file /workspace/two/file")).ok
+        assert await told(sandbox) == []
+        await sandbox.run("echo 1 > /workspace/mine")
+        assert await told(sandbox) == ["added /workspace/mine"]
 
 
 async def test_reading_and_copied_up_but_equal_files_are_no_changes(make, owned_programs) -> None:

@@ -25,8 +25,6 @@ from cloister.runtime.plan import HostMount, Plan
 from cloister.sandbox import Process, Sandbox
 from cloister.store import Store, as_owner
 from cloister.store.changes import (
-    EntryType,
-    Given,
     Owners,
     Skeleton,
     Stratum,
@@ -111,7 +109,6 @@ class Workshop(Standing):
         unpacker: bool = False,
     ) -> None:
         super().__init__(policy, store, base, layers)
-        self._unpacker = unpacker
         if unpacker:
             self._amend = _with_program
 
@@ -171,9 +168,6 @@ class Workshop(Standing):
     async def keep(self) -> tuple[str, LayerFacts] | None:
         """End everything inside and keep what changed as a layer; None if nothing did."""
         strata, skeleton, owners = self._state.compared()
-        if self._unpacker:
-            own = {_PROGRAM.encode(): Given(EntryType.FILE, 0o644)}
-            skeleton = Skeleton({**skeleton.given, **own})
         # Nothing writes any more from here on.
         await self.end_guest()
         with spool_file(self._store) as spool:

@@ -39,6 +39,7 @@ def compared_trees(guest: Guest, disk: Disk) -> tuple[tuple[Stratum, ...], Skele
     }
     for target, name in plan.room.links:
         given[f"/{name}".encode()] = Given(EntryType.LINK, 0o777, target.encode())
+    given = {**_places_of_mounts(guest), **given}
     if plan.disk is not None and plan.disk.idmap:
         return strata, Skeleton(given), Owners()
     if needed_sub_ids() is None:
@@ -49,6 +50,20 @@ def compared_trees(guest: Guest, disk: Disk) -> tuple[tuple[Stratum, ...], Skele
     uids = tuple((each.outside, each.inside, each.count) for each in plan.uid_map)
     gids = tuple((each.outside, each.inside, each.count) for each in plan.gid_map)
     return strata, Skeleton(given), Owners(uids, gids)
+
+
+def _places_of_mounts(guest: Guest) -> dict[bytes, Given]:
+    """Return what is made for mounts to be put on, which nobody inside has made."""
+    given: dict[bytes, Given] = {}
+    for mount in guest.plan.mounts:
+        parts = mount.target.split("/")
+        for end in range(1, len(parts) + 1):
+            given["/".join(("", *parts[:end])).encode()] = Given(EntryType.DIRECTORY, 0o755)
+        source = guest.host_path(os.fsdecode(mount.source))
+        # What only the launcher can look at is a file that it made.
+        if source is None or not source.is_dir():
+            given[f"/{mount.target}".encode()] = Given(EntryType.FILE, 0o644)
+    return given
 
 
 def begin(
