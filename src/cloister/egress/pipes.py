@@ -8,6 +8,8 @@ import os
 import socket
 
 _BYTES = 1024 * 1024
+# A place in a pipe holds what one piece of the network's memory holds, which can be many pages.
+_AT_ONCE = 8 * 1024 * 1024
 # A person may hold 64 MiB in pipes before the kernel makes all further ones tiny.
 _MOST = 24
 _FLAGS = os.SPLICE_F_MOVE | os.SPLICE_F_NONBLOCK
@@ -25,7 +27,7 @@ class Pipe:
 
     def fill(self, source: socket.socket) -> int:
         """Take what a socket has; 0 at its end. The pipe must be empty."""
-        self.filled = os.splice(source.fileno(), self._in, _BYTES, flags=_FLAGS)
+        self.filled = os.splice(source.fileno(), self._in, _AT_ONCE, flags=_FLAGS)
         return self.filled
 
     def empty(self, sink: socket.socket) -> None:

@@ -1,0 +1,34 @@
+"""An owner that does not listen loses events beyond a bound, and is told how many."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+
+from cloister.egress import control
+from cloister.egress.reports import Reports
+
+
+async def test_what_is_lost_is_counted_and_nothing_else_is_lost() -> None:
+    ours, theirs = control.pair()
+    theirs.setblocking(False)
+    reports = Reports(theirs, asyncio.get_running_loop())
+    total = 5000
+    for number in range(total):
+        reports.tell("loud", {"kind": "name", "number": number, "host": "x" * 200})
+    reports.tell("quiet", {"kind": "name", "number": 0})
+    kept, lost = [], 0
+    with ours, theirs:
+        async with asyncio.timeout(10):
+            while len(kept) + lost < total + 1:
+                await asyncio.sleep(0)
+                with contextlib.suppress(BlockingIOError):
+                    received = control.receive(ours)
+                    assert received is not None
+                    kept += received[0]["events"]
+                    lost += sum(received[0]["lost"].values())
+        asyncio.get_running_loop().remove_writer(theirs)
+    assert [each for each in kept if each["sandbox"] == "quiet"]
+    loud = [each["number"] for each in kept if each["sandbox"] == "loud"]
+    assert loud == sorted(loud)
+    assert lost == total - len(loud)
