@@ -164,7 +164,7 @@ def _of_the_sandbox() -> list[Option]:
             "ledger",
             default=None,
             callback=_ledger_mode,
-            help="Record what happens, or do not; unless named, only what is kept or has a way out.",
+            help="Record what happens, or do not; unless named, what is kept or has a way out.",
         ),
         click.option(
             "--second-layer",

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import collections
 import functools
 import os
+import queue
 import re
 import threading
 from collections.abc import Callable, Iterable
@@ -17,17 +17,18 @@ _INSIDE = re.compile(rb"\nNSpid:[\t0-9]*\t([0-9]+)\n")
 _MOST_ARGV_BYTES = 2 * 2**20
 _STATUS_BYTES = 4096
 # What may wait to be written down; beyond that the kernel's own buffer fills, and counts.
-_MOST_LATER = 100_000
+_MOST_LATER = 20_000
 
 
 class Seen:
     """A process inside; `parent` is None for the guest itself.
 
     `argv` is None while nobody could read it; of one that executed nothing it is its parent's.
-    `note` is for whoever is told.
+    One `of_guest` has only the guest and its helpers above it, which executed nothing. `note` is
+    for whoever is told.
     """
 
-    __slots__ = ("argv", "has_executed", "inside", "note", "parent", "pid", "told")
+    __slots__ = ("argv", "has_executed", "inside", "note", "of_guest", "parent", "pid", "told")
 
     def __init__(self, pid: int, parent: Seen | None, told: Told) -> None:
         self.pid = pid
@@ -35,7 +36,8 @@ class Seen:
         self.told = told
         self.argv: tuple[bytes, ...] | None = None if parent is None else parent.argv
         self.has_executed = False
-        self.inside: int | None = None
+        self.of_guest: bool = parent is None or (parent.of_guest and not parent.has_executed)
+        self.inside: int | None = 1 if parent is None else None
         self.note: object | None = None
 
 
@@ -79,20 +81,21 @@ class _Processes:
 
     def __init__(self) -> None:
         self._events: ProcessEvents | None = None
+        self._writer: _Writer | None = None
         self._begin()
 
     def _begin(self) -> None:
         self._lock = threading.RLock()
         self._known: dict[int, Seen] = {}
         self._watches: dict[int, Watch] = {}
-        self._later: collections.deque[Callable[[], None]] = collections.deque()
 
     def add(self, watch: Watch) -> Watch:
         with self._lock:
             self._known[watch.root.pid] = watch.root
             self._watches[watch.root.pid] = watch
             try:
-                self._events = self._events or ProcessEvents(self)
+                if self._events is None:
+                    self._events, self._writer = ProcessEvents(self), _Writer()
             except BaseException:
                 del self._known[watch.root.pid], self._watches[watch.root.pid]
                 raise
@@ -105,18 +108,20 @@ class _Processes:
             for seen in self._inside(watch):
                 if self._known.pop(seen.pid, None) is not None and seen.parent is not None:
                     seen.told.exited(seen, None)
-            events = None
-            if not self._watches:
-                events, self._events = self._events, None
+            if self._watches:
+                return
+            events, writer, self._events, self._writer = self._events, self._writer, None, None
         # Not under the lock, which the reader may be waiting for.
         if events is not None:
             events.close()
+        if writer is not None:
+            writer.close()
 
     def abandon(self) -> None:
         """In a forked child: the reader and everything it knows is the parent's."""
         if self._events is not None:
             self._events.abandon()
-            self._events = None
+            self._events = self._writer = None
         self._begin()
 
     def _inside(self, watch: Watch) -> list[Seen]:
@@ -148,16 +153,10 @@ class _Processes:
             self._tell(watch.ended.set)
 
     def _tell(self, what: Callable[[], None]) -> None:
-        """Have it written down later: now the next process may be about to end unread."""
-        self._later.append(what)
-        if len(self._later) > _MOST_LATER:
-            self._later.popleft()()
-
-    def work(self) -> bool:
-        if not self._later:
-            return False
-        self._later.popleft()()
-        return True
+        """Have it written down by another thread: the next process may be about to end unread."""
+        writer = self._writer
+        if writer is not None:
+            writer.put(what)
 
     def missed(self, count: int) -> None:
         """Say so to everyone, and look who is there now."""
@@ -176,6 +175,25 @@ class _Processes:
             if seen.pid not in there and seen.parent is not None:
                 del self._known[seen.pid]
                 self._tell(functools.partial(seen.told.exited, seen, None))
+
+
+class _Writer:
+    """Does one thing after the other, in a thread that is in no hurry."""
+
+    def __init__(self) -> None:
+        self._waiting: queue.Queue[Callable[[], None] | None] = queue.Queue(_MOST_LATER)
+        self._thread = threading.Thread(target=self._do_all, name="cloister-ledger", daemon=True)
+        self._thread.start()
+        self.put = self._waiting.put
+
+    def _do_all(self) -> None:
+        while (what := self._waiting.get()) is not None:
+            what()
+
+    def close(self) -> None:
+        """Return when everything has been done."""
+        self.put(None)
+        self._thread.join()
 
 
 def _look(seen: Seen) -> None:

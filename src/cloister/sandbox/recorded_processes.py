@@ -120,7 +120,7 @@ class Processes:
         note = process.note
         above = process.parent
         is_asked = False
-        if note is None and above is not None and above.parent is None:
+        if note is None and process.of_guest:
             note = process.note = self._recognise(argv)
             if isinstance(note, _Asked) and (argv is None or argv == note.argv):
                 return
@@ -130,7 +130,7 @@ class Processes:
             by="api" if is_asked else "inside",
             source="kernel",
             pid=process.inside,
-            parent_pid=None if above is None else 1 if above.parent is None else above.inside,
+            parent_pid=None if above is None else above.inside,
         )
         if isinstance(note, _Asked):
             # The interpreter of a script, or another program in the same process.
@@ -162,7 +162,7 @@ class Processes:
             note.status = status
             return
         if note is None:
-            if above is None or above.parent is None:
+            if above is None or process.of_guest:
                 return
             # It executed nothing: a copy of its parent, such as a subshell.
             note = self._ledger.begin(
