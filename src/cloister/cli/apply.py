@@ -16,7 +16,7 @@ from cloister.cli.telling import note
 from cloister.errors import RequestError
 from cloister.model import parse_absolute_path, quote
 from cloister.store.changes import Applied, Baseline, Plan, perform, plan_apply
-from cloister.store.stand_in import as_owner
+from cloister.store.stand_in import as_reader
 
 _SHOWN = 200
 
@@ -67,7 +67,7 @@ async def _apply(name: str, directory: Path, below: str, asked: _Asked) -> int:
     async with compared_trees(name) as compared:
         with Waiting(f"comparing {below} with {directory}"):
             plan = await asyncio.to_thread(
-                as_owner, _plan, compared, directory.absolute(), below, baseline
+                as_reader, _plan, compared, directory.absolute(), below, baseline
             )
         if not asked.as_json:
             _show(plan)
@@ -78,7 +78,7 @@ async def _apply(name: str, directory: Path, below: str, asked: _Asked) -> int:
             note("nothing was done")
             return 1
         with Waiting(f"writing to {directory}"):
-            done = await asyncio.to_thread(as_owner, _perform, plan, asked.skip_refused)
+            done = await asyncio.to_thread(as_reader, _perform, plan, asked.skip_refused)
     if baseline is not None:
         # What was put there is from now on what the host had.
         await asyncio.to_thread(baselines.renew, store, name, below, baseline, plan)

@@ -16,7 +16,7 @@ from cloister.cli import outlet, session
 from cloister.cli.kept import Compared
 from cloister.errors import Unsupported
 from cloister.store.changes import TarStyle, Written, patch, since, summary, walk, write_tar
-from cloister.store.stand_in import as_owner
+from cloister.store.stand_in import as_reader
 from cloister.wire.streams import PipeIncoming, open_pipe
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ async def to_standard_output(write: Callable[..., T], *arguments: object) -> T |
 
 def _as_owner(fd: int, write: Callable[..., T], *arguments: object, close: bool = False) -> T:
     try:
-        return as_owner(write, fd, *arguments, keep=(fd,))
+        return as_reader(write, fd, *arguments, keep=(fd,))
     except FileNotFoundError as error:
         raise Unsupported(
             f"the disk was changed while it was compared ({error}); ask again"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from cloister.model.changes import EntryType
 from cloister.store.changes import Given, Owners, Skeleton, Stratum, since, walk
-from cloister.store.stand_in import as_owner, needed_sub_ids
+from cloister.store.stand_in import as_reader, needed_sub_ids, needs_no_child
 
 if TYPE_CHECKING:
     from cloister.model.changes import Change
@@ -74,9 +74,9 @@ def begin(
     benches: tuple[Path, ...] | None,
 ) -> Iterator[Change]:
     """Start to compare, in one tree and since an earlier moment where one is given."""
-    if needed_sub_ids() is None:
+    if needs_no_child():
         return _walk(strata, skeleton, owners, below, benches)
-    return iter(as_owner(list_changes, strata, skeleton, owners, below, benches))
+    return iter(as_reader(list_changes, strata, skeleton, owners, below, benches))
 
 
 def _walk(

@@ -13,6 +13,7 @@ import pickle
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, ParamSpec, TypeVar
 
 from cloister.errors import HostError
@@ -44,12 +45,35 @@ def as_owner(
     return result
 
 
+def as_reader(
+    function: Callable[..., _Result], *arguments: object, keep: Sequence[int] = ()
+) -> _Result:
+    """Call a function that no mode inside the store may stop, on trees that are not to be touched.
+
+    A person with a single id owns all of it, but a sandbox may have shut files and directories
+    against their owner. In a user namespace of its own the same person may pass.
+    """
+    if needs_no_child():
+        return function(*arguments)
+    request = pickle.dumps((function, arguments))
+    succeeded, value = _ask_child(needed_sub_ids(), request, keep)
+    if not succeeded:
+        raise value
+    result: _Result = value
+    return result
+
+
+def needs_no_child() -> bool:
+    """Whether this process itself may read everything in the store."""
+    return os.geteuid() == 0
+
+
 def needed_sub_ids() -> SubIds | None:
     """Return the ids that trees belong to, or None where they are this process's own to touch."""
     return None if os.geteuid() == 0 else find_sub_ids()
 
 
-def _ask_child(sub_ids: SubIds, request: bytes, keep: Sequence[int]) -> tuple[bool, Any]:
+def _ask_child(sub_ids: SubIds | None, request: bytes, keep: Sequence[int]) -> tuple[bool, Any]:
     answer, answering = os.pipe2(os.O_CLOEXEC)
     command = [sys.executable, "-c", _PROGRAM, str(answering)]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
@@ -72,14 +96,20 @@ def _ask_child(sub_ids: SubIds, request: bytes, keep: Sequence[int]) -> tuple[bo
 
 
 def _converse(
-    child: subprocess.Popen[bytes], sub_ids: SubIds, request: bytes, read: Callable[[], bytes]
+    child: subprocess.Popen[bytes],
+    sub_ids: SubIds | None,
+    request: bytes,
+    read: Callable[[], bytes],
 ) -> tuple[bool, Any]:
     if child.stdin is None or child.stdout is None:
         raise HostError("the stand-in process has no pipes; report this")
     if child.stdout.read(1) != _READY:
         raise HostError("this host lets ordinary users make no user namespaces; see `doctor`")
-    _map(sub_ids.uid_helper, child.pid, os.getuid(), sub_ids.uids)
-    _map(sub_ids.gid_helper, child.pid, os.getgid(), sub_ids.gids)
+    if sub_ids is None:
+        _map_self(child.pid)
+    else:
+        _map(sub_ids.uid_helper, child.pid, os.getuid(), sub_ids.uids)
+        _map(sub_ids.gid_helper, child.pid, os.getgid(), sub_ids.gids)
     child.stdin.write(_MAPPED + request)
     child.stdin.close()
     answer = read()
@@ -88,6 +118,17 @@ def _converse(
     # From our own code, on trees that strangers made: it sends values, never what it has read.
     succeeded, value = pickle.loads(answer)  # noqa: S301
     return succeeded, value
+
+
+def _map_self(pid: int) -> None:
+    """Let the child be who we are, under the same number."""
+    for file, words in (
+        ("setgroups", "deny"),
+        ("uid_map", f"{os.getuid()} {os.getuid()} 1"),
+        ("gid_map", f"{os.getgid()} {os.getgid()} 1"),
+    ):
+        with open(f"/proc/{pid}/{file}", "w") as opened:
+            opened.write(words)
 
 
 def _map(helper: str, pid: int, own: int, ranges: Sequence[tuple[int, int]]) -> None:
@@ -118,7 +159,9 @@ def serve(answering: int) -> None:
             raise SystemExit(1)
         # Written by the parent that started this process, over a pipe nobody else has.
         function, arguments = pickle.loads(requests.read())  # noqa: S301
-    os.setgroups([])
+    # Denied where the namespace holds one id alone: then there are none to be rid of.
+    with suppress(PermissionError):
+        os.setgroups([])
     answer: tuple[bool, object]
     try:
         answer = (True, function(*arguments))
