@@ -3,7 +3,7 @@
 
 use super::compile::Block;
 use super::table::Rule;
-use libc::{EINVAL, EPERM, EPROTONOSUPPORT};
+use libc::{EINVAL, ENOTTY, EPERM, EPROTONOSUPPORT};
 
 /// Every CLONE_NEW* flag that clone(2) takes.
 const NAMESPACE_FLAGS: u32 = 0x7E02_0000;
@@ -49,6 +49,12 @@ const PERSONALITIES: &[u32] = &[0, 0x0000_0008, 0x0002_0000, 0x0002_0008, 0xFFFF
 
 const TIOCSTI: u32 = 0x5412;
 const TIOCLINUX: u32 = 0x541C;
+/// The calls of btrfs. With them whoever may write to a volume makes subvolumes outside of its quota
+/// or inside of a neighbour's, and has the whole filesystem written out.
+const BTRFS: u32 = 0x94 << 8;
+const IOCTL_KIND: u32 = 0xFF << 8;
+/// Those of the same kind that every filesystem has: FICLONE, FICLONERANGE, FIDEDUPERANGE.
+const CLONING: &[u32] = &[0x4004_9409, 0x4020_940D, 0xC018_9436];
 const SET_ID_BITS: u32 = 0o6000;
 const IOPRIO_WHO_USER: u32 = 3;
 
@@ -80,6 +86,12 @@ pub fn write(block: &mut Block, rule: Rule, name: &str, options: Options) {
             block.argument(1);
             block.if_equal(TIOCSTI, |b| b.errno(EPERM));
             block.if_equal(TIOCLINUX, |b| b.errno(EPERM));
+            for clone in CLONING {
+                block.if_equal(*clone, Block::allow);
+            }
+            block.mask(IOCTL_KIND);
+            // As every other filesystem answers.
+            block.if_equal(BTRFS, |b| b.errno(ENOTTY));
             block.allow();
         }
         Rule::Personality => {
