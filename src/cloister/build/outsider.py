@@ -41,7 +41,7 @@ class Outsider:
         ready, tell_ready = os.pipe2(os.O_CLOEXEC)
         mapped, tell_mapped = os.pipe2(os.O_CLOEXEC)
         numbers = [str(tell_ready), str(mapped)]
-        whole = [sys.executable, "-c", _PROGRAM, *numbers, *command]
+        whole = [sys.executable, "-P", "-c", _PROGRAM, *numbers, *command]
         path = os.pathsep.join(filter(None, sys.path))
         try:
             process = await _start(whole, {**environment, "PYTHONPATH": path}, (tell_ready, mapped))

@@ -83,7 +83,9 @@ async def _hold_in_background(arguments: Sequence[str], log: Path) -> dict[str, 
     ready, telling = os.pipe2(os.O_CLOEXEC)
     try:
         with open(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as output:
-            command = [sys.executable, "-m", "cloister", "hold", "--ready-fd", str(telling)]
+            # -P: nothing is imported from the directory we are in, which an agent may have filled.
+            python = [sys.executable, "-P", "-m", "cloister"]
+            command = [*python, "hold", "--ready-fd", str(telling)]
             holder = subprocess.Popen(
                 [*command, *arguments],
                 stdin=subprocess.DEVNULL,

@@ -75,7 +75,8 @@ def needed_sub_ids() -> SubIds | None:
 
 def _ask_child(sub_ids: SubIds | None, request: bytes, keep: Sequence[int]) -> tuple[bool, Any]:
     answer, answering = os.pipe2(os.O_CLOEXEC)
-    command = [sys.executable, "-c", _PROGRAM, str(answering)]
+    # -P: nothing is imported from the directory we are in, which an agent may have filled.
+    command = [sys.executable, "-P", "-c", _PROGRAM, str(answering)]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     try:
         child = subprocess.Popen(

@@ -1,0 +1,72 @@
+"""Our commands in a directory that an agent filled: nothing that lies there is ever run."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from cloister.errors import HostError
+from cloister.store import stand_in
+from cloister.store.sub_ids import SubIds
+
+# Modules that every process of ours imports early, ours among them.
+PLANTED = ("cloister/__init__.py", "ctypes.py", "json.py", "pickle.py", "asyncio.py")
+
+
+@pytest.fixture
+def planted(tmp_path: Path) -> Path:
+    """A working directory where every name that Python looks for first is somebody else's."""
+    directory = tmp_path / "work"
+    (directory / "cloister").mkdir(parents=True)
+    for name in PLANTED:
+        text = f"open({str(tmp_path / 'ran')!r}, 'a').write({name!r}); raise SystemExit(9)\n"
+        (directory / name).write_text(text)
+    return directory
+
+
+def ran(planted: Path) -> bool:
+    """Whether anything of the directory was executed."""
+    return (planted.parent / "ran").exists()
+
+
+def test_commands_run_nothing_of_the_directory_they_are_called_in(
+    planted: Path, weaker: list[str]
+) -> None:
+    environment = {**os.environ, "CLOISTER_STATE": str(planted.parent / "state")}
+
+    def cloister(*arguments: str) -> str:
+        command = [sys.executable, "-P", "-m", "cloister", *arguments]
+        done = subprocess.run(
+            command, cwd=planted, env=environment, capture_output=True, timeout=60, text=True
+        )
+        assert not ran(planted), (arguments, done)
+        assert done.returncode == 0, done
+        return done.stdout
+
+    cloister("start", "--disk", "unlimited", *weaker, "task")
+    try:
+        cloister("exec", "task", "--", "sh", "-c", "echo made > /workspace/file")
+        assert "/workspace/file" in cloister("diff", "task")
+        cloister("export", "task", "--as", "tar", "--output", "out.tar")
+        cloister("apply", "task", ".", "--yes")
+        assert (planted / "file").read_text() == "made\n"
+    finally:
+        cloister("stop", "task")
+    cloister("rm", "task")
+    cloister("gc")
+
+
+def test_the_stand_in_runs_nothing_of_the_directory_it_is_started_in(
+    planted: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(planted)
+    ids = SubIds(((100_000, 65_536),), ((100_000, 65_536),), "/bin/true", "/bin/true")
+    # Without the ids that nobody maps here it gets as far as asking for its work.
+    with suppress(HostError):
+        stand_in._ask_child(ids, b"", ())
+    assert not ran(planted)
