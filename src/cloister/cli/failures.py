@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 import click
 
+from cloister.cli.neutral import neutralise
 from cloister.errors import CloisterError, Exhausted, ProcessFailed, RequestError, Unsupported
 
 USAGE = 2
@@ -49,7 +50,8 @@ def report(error: Exception, arguments: Sequence[str]) -> int:
                 described[name] = value
         line = json.dumps({"error": described})
     else:
-        line = f"cloister: {message}"
+        # Errors quote what strangers wrote: whoever forgets to escape it does no harm here.
+        line = f"cloister: {neutralise(message)}"
     try:
         print(line, file=sys.stderr, flush=True)
     except OSError:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 
+from cloister.cli.neutral import neutralise
 from cloister.cli.options import limit_flag
 from cloister.model import Limits, Reason, Result, format_bytes, format_duration, quote
 from cloister.sandbox.parcel import Summary
@@ -61,4 +62,4 @@ def short_bytes(count: int) -> str:
 def note(text: str) -> None:
     """Say one line of ours on standard error."""
     with contextlib.suppress(OSError):
-        print(f"cloister: {text}", file=sys.stderr, flush=True)
+        print(f"cloister: {neutralise(text)}", file=sys.stderr, flush=True)

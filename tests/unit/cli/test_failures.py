@@ -8,6 +8,7 @@ import click
 import pytest
 
 from cloister.cli.failures import Leave, report, wants_json
+from cloister.cli.telling import note
 from cloister.errors import (
     CannotEnforce,
     Exhausted,
@@ -50,6 +51,18 @@ def test_a_person_gets_one_line_with_the_next_step(capsys: pytest.CaptureFixture
     assert capsys.readouterr().err == "cloister: no: because; do this\n"
     report(RequestError("two\nlines"), [])
     assert capsys.readouterr().err == "cloister: two lines\n"
+
+
+def test_what_a_stranger_wrote_does_not_act_on_the_terminal(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    report(RequestError("the pattern \x1b]0;title\x07 \u202e is refused; é is not"), [])
+    note("left out: \x1b[2J")
+    said = capsys.readouterr().err
+    assert said == (
+        "cloister: the pattern \\x1b]0;title\\x07 \\u202e is refused; é is not\n"
+        "cloister: left out: \\x1b[2J\n"
+    )
 
 
 def test_a_program_gets_an_object_with_the_details(capsys: pytest.CaptureFixture[str]) -> None:
