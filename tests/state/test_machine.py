@@ -33,7 +33,7 @@ from cloister.store import Store
 
 HERE = Path(__file__).parent
 SHORT, LONG = 25, 500
-STEPS = 16
+STEPS = 12
 PATHS = ("a", "b", "d", "d/a", "d/b", "d/e", "d/e/a", "f", "f/a")
 MOST_SANDBOXES = 4
 
@@ -81,7 +81,7 @@ def put_command(path: str, what: str) -> str:
     return "; ".join([*lines, kept, f"echo {shlex.quote(what)} > {path}"])
 
 
-LOOK = r"find . -mindepth 1 ! -name .new -printf '%y %P %l\n'; echo; grep -r '' . --exclude .new"
+LOOK = r"find . -mindepth 1 ! -name '.*' -printf '%y %P %l\n'; echo; grep -r '' . --exclude '.?*'"
 
 
 def read_look(text: str) -> Files:
@@ -286,7 +286,7 @@ class Machine(RuleBasedStateMachine):
         box, tag = self.boxes[name], f"s{self.count}"
         self.count += 1
         if what == "write":
-            self.owner.tell("run", name, "echo new > .new; rm -rf a; mv .new a")
+            self.owner.tell("run", name, "echo new > .put; rm -rf a; mv .put a")
             box.or_else = put(box.files, "a", "new")
             # Between the two there is a moment without it.
             gone = without(box.files, "a")
@@ -309,7 +309,7 @@ class Machine(RuleBasedStateMachine):
     def settle_write(self, name: str, gone: Files) -> None:
         self.owner.ask("open", name, keep=name)
         box = self.boxes[name]
-        _, text, _, _ = self.owner.ask("run", name, "rm -f .new; " + LOOK)
+        _, text, _, _ = self.owner.ask("run", name, "rm -f .put; " + LOOK)
         found = read_look(text)
         assert found in (box.files, box.or_else, gone), (found, box)
         self.boxes[name] = Box(found)
@@ -370,6 +370,7 @@ async def freezes(host: str, nothing_stays: None) -> bool:
         return host == "root" or any((group / "cgroup.freeze").exists() for group in groups)
 
 
+@pytest.mark.timeout(600)
 def test_random_sequences_agree_with_a_simple_model(store, driver, freezes) -> None:
     play(store, driver, freezes, SHORT)
 
