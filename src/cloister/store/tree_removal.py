@@ -9,6 +9,8 @@ import stat
 from contextlib import suppress
 from pathlib import Path
 
+from cloister.store.tree_walk import opened_up
+
 _FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -108,8 +110,8 @@ class _Removal:
             os.rename(name, target, src_dir_fd=inner, dst_dir_fd=place)
         except PermissionError:
             # To move a directory elsewhere its `..` is written, and that needs its permission.
-            os.chmod(name, 0o700, dir_fd=inner)
-            os.rename(name, target, src_dir_fd=inner, dst_dir_fd=place)
+            with opened_up(inner, name):
+                os.rename(name, target, src_dir_fd=inner, dst_dir_fd=place)
 
 
 def _names(directory: int) -> list[str]:
@@ -139,8 +141,8 @@ def _open(directory: int, name: str) -> int:
         # With a single id its owner is us, but may have shut it against itself.
         if not stat.S_ISDIR(os.lstat(name, dir_fd=directory).st_mode):
             raise NotADirectoryError from None
-        os.chmod(name, 0o700, dir_fd=directory)
-        return os.open(name, _FLAGS, dir_fd=directory)
+        with opened_up(directory, name) as path:
+            inner = os.open(path, _FLAGS & ~os.O_NOFOLLOW)
     if os.fstat(inner).st_mode & 0o700 != 0o700:
         os.fchmod(inner, 0o700)
     return inner

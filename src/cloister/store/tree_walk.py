@@ -6,6 +6,7 @@ import errno
 import os
 import stat
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -113,10 +114,27 @@ def open_beneath(directory: int | None, name: str, flags: int) -> int:
     try:
         return os.open(name, _FLAGS | flags, dir_fd=directory)
     except PermissionError:
-        found = os.lstat(name, dir_fd=directory)
-        if stat.S_ISLNK(found.st_mode):
-            raise
-        os.chmod(name, stat.S_IMODE(found.st_mode) | 0o700, dir_fd=directory)
-        handle = os.open(name, _FLAGS | flags, dir_fd=directory)
-        os.fchmod(handle, stat.S_IMODE(found.st_mode))
-        return handle
+        with opened_up(directory, name) as path:
+            return os.open(path, _FLAGS & ~os.O_NOFOLLOW | flags)
+
+
+@contextmanager
+def opened_up(directory: int | None, name: str) -> Iterator[str]:
+    """Let its owner into a file or directory, and yield a path to that and nothing else.
+
+    By descriptor: a sandbox at work could put a link in its place at any moment, and a mode that is
+    set by name would be set on what that leads to.
+    """
+    place = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)
+    try:
+        mode = os.fstat(place).st_mode
+        if stat.S_ISLNK(mode):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), name)
+        path = f"/proc/self/fd/{place}"
+        os.chmod(path, stat.S_IMODE(mode) | 0o700)
+        try:
+            yield path
+        finally:
+            os.chmod(path, stat.S_IMODE(mode))
+    finally:
+        os.close(place)
