@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from cloister import Limits, Sandbox
+from cloister import Limits, Sandbox, Volume
 from cloister.node import Node, stock
 from cloister.store.pool import detach_pool, make_pool
 
@@ -126,11 +126,11 @@ def unbounded() -> Limits:
     return Limits(disk="unlimited")
 
 
-async def require_synced(sandbox: Sandbox) -> None:
+async def require_synced(sandbox: Sandbox, place: str = "/workspace") -> None:
     for number in range(40):
         expected = f"second {number} " + "x" * number * 200
-        assert await sandbox.files.read_text(f"/workspace/file{number}") == expected
-    log = await sandbox.files.read_text("/workspace/log")
+        assert await sandbox.files.read_text(f"{place}/file{number}") == expected
+    log = await sandbox.files.read_text(f"{place}/log")
     assert log == "".join(f"{number:06}\n" for number in range(200))
 
 
@@ -162,6 +162,17 @@ async def test_a_named_snapshot_survives_a_power_cut_once_it_is_said_to_be_taken
     async with Sandbox.fork(f"{name}@saved") as [fork]:
         found = await fork.run("ls | wc -l; cat f500 link; wc -c < big; tr -d z < big | wc -c")
         assert found.stdout.split() == ["501", "500", "1", "20000000", "0"]
+
+
+async def test_what_was_synced_in_a_volume_survives_a_power_cut(power: Power) -> None:
+    await Volume.create("cache", "unlimited")
+    async with Sandbox(volumes=["cache:/mnt/cache"]) as sandbox:
+        done = await sandbox.run(["/usr/bin/python3", "-I", "-c", WRITE], cwd="/mnt/cache")
+        assert done.stdout == "synced\n", done.stderr
+        photograph = power.photograph()
+    await power.come_back(photograph)
+    async with Sandbox(volumes=["cache:/workspace/back"]) as sandbox:
+        await require_synced(sandbox, "/workspace/back")
 
 
 async def test_a_snapshot_of_a_running_writer_survives_a_power_cut(power: Power) -> None:
