@@ -1,42 +1,42 @@
-"""The kernel's own word on every fork, execution and exit of this host: the process connector."""
+"""Every fork, execution and exit of this host, with what each program was called when it began."""
 
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
+import re
 import select
-import socket
-import struct
 import threading
+from collections import defaultdict
 from typing import Protocol
 
-from cloister.errors import Unsupported
+from cloister.node.process_socket import (
+    EXEC,
+    EXECUTIONS,
+    EXIT,
+    FORK,
+    PROCESSES,
+    Overrun,
+    ProcessSocket,
+)
 
-# linux/connector.h and linux/cn_proc.h.
-_NETLINK_CONNECTOR = 11
-_INDEX_OF_PROCESSES, _VALUE_OF_PROCESSES = 1, 1
-_LISTEN = 1
-_ACKNOWLEDGED, _FORK, _EXEC, _EXIT = 0, 1, 2, 0x80000000
-_NLMSG_DONE = 3
-_NETLINK_HEADER, _CONNECTOR_HEADER = struct.Struct("=IHHII"), struct.Struct("=IIIIHH")
-# The sequence number of a message, then what, on which processor, when, and four numbers more.
-_EVENT = struct.Struct("=24xI8xIIQIIII")
-_MOST_BYTES = 4096
-# As large as root may make it, and what anybody is given: a burst of forks waits there.
-_BUFFER_BYTES = 32 * 2**20
-_SO_RCVBUFFORCE = 33
-_ANSWER_MS = 500
+_INSIDE = re.compile(rb"\nNSpid:[\t0-9]*\t([0-9]+)\n")
+# The kernel takes no longer arguments than that (a quarter of an 8 MiB stack, by default).
+_MOST_ARGV_BYTES = 2 * 2**20
+_SOME_BYTES = 4096
+
+# The arguments of a program, None where it was over before; and its number inside.
+Look = tuple[tuple[bytes, ...] | None, int | None]
 
 
 class Hearer(Protocol):
-    """Who is told; always by the one reading thread. Process numbers are those of the host."""
+    """Who is told, by whoever drains. Process numbers are those of the host."""
 
     def forked(self, parent: int, child: int) -> None:
         """A process made another one."""
 
-    def executed(self, pid: int) -> None:
-        """A process became another program."""
+    def executed(self, pid: int, argv: tuple[bytes, ...] | None, inside: int | None) -> None:
+        """A process became another program; its number `inside` is of its own namespace."""
 
     def exited(self, pid: int, status: int) -> None:
         """A process ended; `status` is as `wait` gives it."""
@@ -46,15 +46,29 @@ class Hearer(Protocol):
 
 
 class ProcessEvents:
-    """Reads the events in a thread until it is closed."""
+    """What a program is called must be read before it ends, all else can wait.
 
-    def __init__(self, hearer: Hearer) -> None:
+    So executions come twice: on a socket that a thread waits on, which looks at the program at
+    once, and on one with all events in their order, which is read now and then.
+    """
+
+    def __init__(self, hearer: Hearer, some: threading.Event) -> None:
         self._hearer = hearer
-        self._socket = _subscribe()
+        self._some = some
+        self._urgent = ProcessSocket(EXECUTIONS)
+        try:
+            self._all = ProcessSocket(PROCESSES)
+        except BaseException:
+            self._urgent.close()
+            raise
         self._wake = os.eventfd(0, os.EFD_CLOEXEC)
         self._closed = False
-        self._numbers: dict[int, int] = {}
-        self._thread = threading.Thread(target=self._read, name="cloister-events", daemon=True)
+        self._lock = threading.Lock()
+        self._looks: defaultdict[int, list[Look]] = defaultdict(list)
+        # Executions that were told before they were looked at; what is seen later is of no use.
+        self._told: defaultdict[int, int] = defaultdict(int)
+        self._missed = 0
+        self._thread = threading.Thread(target=self._watch, name="cloister-exec", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
@@ -62,97 +76,98 @@ class ProcessEvents:
         self._closed = True
         os.eventfd_write(self._wake, 1)
         self._thread.join()
-        self.abandon()
+        self._urgent.close()
+        self._all.close()
+        os.close(self._wake)
 
     def abandon(self) -> None:
         """Let go of the descriptors, as a forked child must, in which there is no thread."""
-        self._socket.close()
+        self._urgent.abandon()
+        self._all.abandon()
         os.close(self._wake)
 
-    def _read(self) -> None:
-        # What a process is called must be read before it ends, which for some is half a
-        # millisecond: this thread goes first, if it may. On a busy host it misses half otherwise.
+    def _watch(self) -> None:
+        # Some programs last half a millisecond: this thread goes first, if it may. On a busy host
+        # it misses half of them otherwise.
         with contextlib.suppress(PermissionError):
             urgent = os.SCHED_RR | os.SCHED_RESET_ON_FORK
             os.sched_setscheduler(threading.get_native_id(), urgent, os.sched_param(1))
         waiting = select.poll()
-        waiting.register(self._socket, select.POLLIN)
+        waiting.register(self._urgent, select.POLLIN)
         waiting.register(self._wake, select.POLLIN)
         while not self._closed:
-            if not self._take():
-                waiting.poll()
+            waiting.poll()
+            self._look_at_new()
+            if not self._some.is_set():
+                self._some.set()
 
-    def _take(self) -> bool:
-        """Hear one event; False when there is none now."""
-        try:
-            data, (sender, _) = self._socket.recvfrom(_MOST_BYTES, socket.MSG_DONTWAIT)
-        except BlockingIOError:
-            return False
-        except OSError as error:
-            if error.errno != errno.ENOBUFS:
-                raise
-            # How many, the gap in the numbers of the next events says.
-            return True
-        # Another process may send here too, if it is privileged; the kernel's number is 0.
-        if sender != 0 or len(data) < _EVENT.size:
-            return True
-        number, what, processor, _, first, first_group, second, second_group = _EVENT.unpack_from(
-            data
-        )
-        if what == _ACKNOWLEDGED:
-            # An answer to another listener is in the row on newer kernels, and not on older ones.
-            if number == self._numbers.get(processor):
-                self._count(processor, number)
-            return True
-        self._count(processor, number)
-        # Threads have another number than their process, and are none.
-        if what == _FORK and second == second_group:
-            self._hearer.forked(first_group, second)
-        elif what == _EXEC:
-            self._hearer.executed(first_group)
-        elif what == _EXIT and first == first_group:
-            self._hearer.exited(first, second)
-        return True
+    def _look_at_new(self) -> None:
+        while (event := self._urgent.take()) is not None:
+            # What is missed here is told without its arguments, and said so.
+            if isinstance(event, Overrun) or event[0] != EXEC:
+                continue
+            pid = event[2]
+            look = _look(pid)
+            with self._lock:
+                if self._told.get(pid):
+                    self._told[pid] -= 1
+                else:
+                    self._looks[pid].append(look)
 
-    def _count(self, processor: int, number: int) -> None:
-        """Each processor numbers its events: what is left out of the row was lost."""
-        expected = self._numbers.get(processor, number)
-        self._numbers[processor] = (number + 1) & 0xFFFFFFFF
-        missing = (number - expected) & 0xFFFFFFFF
-        if 0 < missing < 2**31:
-            self._hearer.missed(missing)
+    def drain(self) -> None:
+        """Tell of everything that has happened so far; by one thread at a time."""
+        self._look_at_new()
+        while (event := self._all.take()) is not None:
+            if isinstance(event, Overrun):
+                self._recover(event)
+                continue
+            what, first, first_group, second, _ = event
+            if what == FORK:
+                self._hearer.forked(first_group, second)
+            elif what == EXEC:
+                self._hearer.executed(first_group, *self._look_of(first_group))
+            elif what == EXIT:
+                self._hearer.exited(first, second)
+
+    def _look_of(self, pid: int) -> Look:
+        with self._lock:
+            looks = self._looks.pop(pid, None)
+            if looks is not None:
+                if len(looks) > 1:
+                    self._looks[pid] = looks[1:]
+                return looks[0]
+            self._told[pid] += 1
+        return _look(pid)
+
+    def _recover(self, overrun: Overrun) -> None:
+        with self._lock:
+            self._looks.clear()
+            self._told.clear()
+        count, self._missed = overrun.count - self._missed, overrun.count
+        self._hearer.missed(max(1, count))
 
 
-def _subscribe() -> socket.socket:
-    """Return a socket on which the kernel tells of processes, or raise Unsupported."""
+def _look(pid: int) -> Look:
+    """Read what a process is called, if it still is: a short one may be gone by now."""
+    line = _read(f"/proc/{pid}/cmdline", _MOST_ARGV_BYTES)
+    if not line:
+        return None, None
+    found = _INSIDE.search(_read(f"/proc/{pid}/status", _SOME_BYTES))
+    inside = None if found is None else int(found[1])
+    return tuple(line.removesuffix(b"\0").split(b"\0")), inside
+
+
+def _read(path: str, most_bytes: int) -> bytes:
     try:
-        opened = socket.socket(
-            socket.AF_NETLINK, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC, _NETLINK_CONNECTOR
-        )
-    except OSError as error:
-        raise _unsupported(error.strerror) from error
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return b""
     try:
-        try:
-            opened.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, _BUFFER_BYTES)
-        except PermissionError:
-            opened.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _BUFFER_BYTES)
-        opened.bind((0, _INDEX_OF_PROCESSES))
-        body = _CONNECTOR_HEADER.pack(_INDEX_OF_PROCESSES, _VALUE_OF_PROCESSES, 0, 0, 4, 0)
-        body += struct.pack("=I", _LISTEN)
-        opened.send(_NETLINK_HEADER.pack(16 + len(body), _NLMSG_DONE, 0, 0, 0) + body)
-        # Outside the first namespaces of a host it is not refused: nothing ever comes.
-        answered = select.poll()
-        answered.register(opened, select.POLLIN)
-        if not answered.poll(_ANSWER_MS):
-            raise _unsupported("no answer; is this a container?")
-    except OSError as error:
-        opened.close()
-        raise _unsupported(error.strerror) from error
-    except BaseException:
-        opened.close()
-        raise
-    return opened
-
-
-def _unsupported(why: str | None) -> Unsupported:
-    return Unsupported(f"the kernel does not tell this user of processes: {why}")
+        data = os.read(fd, _SOME_BYTES)
+        if len(data) == _SOME_BYTES and most_bytes > _SOME_BYTES:
+            data += os.read(fd, most_bytes)
+        return data
+    except OSError:
+        return b""
+    finally:
+        os.close(fd)

@@ -92,6 +92,9 @@ class Processes:
         return lambda outcome: self._end(asked, outcome)
 
     def _end(self, asked: _Asked, outcome: Result | CloisterError) -> None:
+        if self._watch is not None:
+            # What it started stands before its end.
+            self._watch.catch_up()
         if isinstance(outcome, CloisterError):
             with self._lock:
                 # It was never executed, or nobody is left to ask.
@@ -113,10 +116,11 @@ class Processes:
                 self._ledger.write(LimitHit(_LIMITS[outcome.reason]), span=asked.span)
         self._ledger.end(asked.span, ended)
 
-    def executed(self, process: Seen, argv: tuple[bytes, ...] | None) -> None:
+    def executed(self, process: Seen) -> None:
         """The kernel says that a process became a program."""
         if self._is_over:
             return
+        argv = process.argv
         note = process.note
         above = process.parent
         is_asked = False
