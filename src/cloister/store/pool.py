@@ -109,6 +109,8 @@ def _mount(file: Path, place: Path) -> None:
         except HostError:
             # On its way out, after an unmount a moment ago.
             continue
+        # Whoever attached it may have been killed before this.
+        run("losetup", "--detach", device)
         place.chmod(0o700)
         return
     # Direct: what is in the pool's own cache need not be in that of the file too.
