@@ -134,6 +134,7 @@ async def test_a_directory_as_root_is_told_whom_to_ask(sandbox_to: Make, tmp_pat
 
     root = tmp_path / "root"
     (root / "etc").mkdir(parents=True)
+    (root / "etc" / "resolv.conf").write_text("nameserver 192.0.2.1\n")
     root.chmod(0o755)
     async with sandbox_to("web.test", root=DirectoryRoot(root)) as sandbox:
         assert await sandbox.files.read("/etc/resolv.conf") == b"nameserver 198.18.0.1\n"

@@ -9,8 +9,10 @@ import asyncio
 import contextlib
 import ipaddress
 import socket
+from collections import deque
 from collections.abc import Callable
 from ipaddress import IPv4Address
+from typing import Any
 
 import dns.exception
 import dns.flags
@@ -23,20 +25,26 @@ import dns.rrset
 
 from cloister.egress.book import BookFull
 from cloister.egress.caller import Caller
-from cloister.errors import RequestError
+from cloister.errors import CloisterError, RequestError
 from cloister.policy.destinations import parse_host
 
 # Long enough that a program's next connection needs no question, short enough to be asked again.
 _TTL_S = 30
 _MOST_BYTES = 4096
 _MOST_IN_ONE_CONNECTION = 64
+_MOST_WAITING = 64
+_RETRY_S = 0.01
+
+
+class NotYet(CloisterError):
+    """The owner has not taken in what it must know first; the same question a moment later."""
 
 
 class Names:
     """The name server of one sandbox.
 
-    `may_ask` decides on a canonical name, `address_of` returns what stands for it (or None where
-    the owner could not be told), `tell` is told of each question.
+    `may_ask` decides on a canonical name, `address_of` returns what stands for it (or None while
+    the owner cannot be told), `tell` is told of each question.
     """
 
     def __init__(
@@ -48,9 +56,11 @@ class Names:
         self._may_ask = may_ask
         self._address_of = address_of
         self._tell = tell
+        self._waiting: deque[tuple[bytes, Any]] = deque(maxlen=_MOST_WAITING)
+        self._retrying: asyncio.TimerHandle | None = None
 
     def answer(self, question: bytes) -> bytes | None:
-        """Return the answer to a datagram, or None for what deserves none."""
+        """Return the answer to a datagram, or None for what deserves none; raises NotYet."""
         if len(question) > _MOST_BYTES:
             return None
         try:
@@ -94,8 +104,7 @@ class Names:
             response.set_rcode(dns.rcode.REFUSED)
             return
         if address is None:
-            response.set_rcode(dns.rcode.SERVFAIL)
-            return
+            raise NotYet("the owner does not listen")
         self._tell(name, "A", True, "")
         response.answer.append(dns.rrset.from_text(spelt, _TTL_S, "IN", "A", str(address)))
 
@@ -107,11 +116,28 @@ class Names:
             except OSError:
                 # Nothing more; or an error that an earlier answer met, which is nobody's loss.
                 return count
-            answer = self.answer(data)
-            if answer is not None:
-                with contextlib.suppress(OSError):
-                    sock.sendto(answer, sender)
+            self._reply(sock, data, sender)
         return most
+
+    def _reply(self, sock: socket.socket, data: bytes, sender: Any) -> None:
+        try:
+            answer = self.answer(data)
+        except NotYet:
+            self._waiting.append((data, sender))
+            if self._retrying is None:
+                loop = asyncio.get_running_loop()
+                self._retrying = loop.call_later(_RETRY_S, self._retry, sock)
+            return
+        if answer is not None:
+            with contextlib.suppress(OSError):
+                sock.sendto(answer, sender)
+
+    def _retry(self, sock: socket.socket) -> None:
+        self._retrying = None
+        if sock.fileno() < 0:
+            return
+        for _ in range(len(self._waiting)):
+            self._reply(sock, *self._waiting.popleft())
 
     async def serve(self, caller: Caller, wait_s: float) -> None:
         """Answer the questions of one connection."""
@@ -121,10 +147,18 @@ class Names:
                     size = int.from_bytes(await caller.exactly(2), "big")
                     if not 0 < size <= _MOST_BYTES:
                         return
-                    answer = self.answer(await caller.exactly(size))
+                    answer = await self._patient_answer(await caller.exactly(size))
                     if answer is None:
                         return
                     await caller.say(len(answer).to_bytes(2, "big") + answer)
+
+    async def _patient_answer(self, question: bytes) -> bytes | None:
+        while True:
+            try:
+                return self.answer(question)
+            except NotYet:
+                # Nothing tells when the owner has read; it is asked again.
+                await asyncio.sleep(_RETRY_S)
 
 
 def _canonical(text: str) -> str | None:

@@ -100,9 +100,22 @@ def test_no_damaged_question_breaks_it(damage: bytes, at: int) -> None:
     server([]).answer(bytes(question))
 
 
-def test_an_owner_that_cannot_be_told_means_no_answer_yet() -> None:
-    names = Names(lambda name: True, lambda name: None, lambda *_: None)
-    assert ask(names, "a.test").rcode() == dns.rcode.SERVFAIL
+async def test_a_question_waits_until_the_owner_has_been_told() -> None:
+    told = iter([None, None, IPv4Address("198.18.0.2")])
+    names = Names(lambda name: True, lambda name: next(told), lambda *_: None)
+    question = dns.message.make_query("a.test", "A").to_wire()
+    loop = asyncio.get_running_loop()
+    with (
+        socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as door,
+        socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as program,
+    ):
+        for each in (door, program):
+            each.bind(("127.0.0.1", 0))
+            each.setblocking(False)
+        program.sendto(question, door.getsockname())
+        assert names.answer_waiting(door, 10) == 1
+        answer = await asyncio.wait_for(loop.sock_recv(program, 600), 5)
+    assert b"\xc6\x12\x00\x02" in answer
 
 
 def test_book_errors_are_of_the_tree() -> None:
