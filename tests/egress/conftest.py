@@ -187,6 +187,12 @@ def echo() -> Iterator[Echo]:
 Make = Callable[..., Sandbox]
 
 
+@pytest.fixture(autouse=True)
+def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What has a way out is recorded: not among what this machine's people keep."""
+    monkeypatch.setenv("CLOISTER_STATE", str(tmp_path / "state"))
+
+
 @pytest.fixture
 async def sandbox_to() -> AsyncIterator[Make]:
     """Make a sandbox that may reach these, whose names are on this machine."""

@@ -7,6 +7,7 @@ import binascii
 import functools
 import hashlib
 import os
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -102,8 +103,8 @@ def _signer(state: Path) -> Signer:
 
 
 def _write_once(path: Path, data: bytes, mode: int) -> None:
-    """Write a file whole or not at all; of several processes at once, the first one's stays."""
-    draft = path.with_name(f"{path.name}.{os.getpid()}")
+    """Write a file whole or not at all; of several writers at once, the first one's stays."""
+    draft = path.with_name(f"{path.name}.{os.getpid()}.{threading.get_ident()}")
     draft.unlink(missing_ok=True)
     fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
     try:

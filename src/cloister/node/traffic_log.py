@@ -4,11 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, Protocol
 
 from cloister.model.traffic import Traffic, TrafficEvent
 
 _MOST = 10_000
+
+
+class Listener(Protocol):
+    """Who else is told of every event, such as a ledger."""
+
+    def add(self, told: Mapping[str, Any]) -> None:
+        """The gateway has told this."""
+
+    def begin(self) -> None:
+        """A gateway begins to serve."""
+
+    def lose(self, count: int) -> None:
+        """Events have been lost on the way."""
 
 
 class TrafficLog:
@@ -22,6 +35,7 @@ class TrafficLog:
         self._lost = 0
         # Addresses that stand for names inside; another gateway must give no other ones.
         self.book: dict[str, str] = {}
+        self.listener: Listener | None = None
 
     def traffic(self) -> Traffic:
         """Return what is known now."""
@@ -30,17 +44,23 @@ class TrafficLog:
     def lose(self, count: int) -> None:
         """Events have been lost on the way."""
         self._lost += count
+        if self.listener is not None:
+            self.listener.lose(count)
 
     def begin(self) -> None:
-        """A gateway begins to serve: what the last one had open is over."""
+        """It is served anew: what was open before is over."""
         for at in self._open.values():
             self._events[at] = replace(
-                self._events[at], is_open=False, error="the gateway ended in the middle of it"
+                self._events[at], is_open=False, error="cut off in the middle"
             )
         self._open.clear()
+        if self.listener is not None:
+            self.listener.begin()
 
     def add(self, event: Mapping[str, Any]) -> None:
         """Add what the gateway has told."""
+        if self.listener is not None:
+            self.listener.add(event)
         kind = event.get("kind")
         if kind == "closed":
             self._close(event)

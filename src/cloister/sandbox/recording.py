@@ -35,6 +35,8 @@ from cloister.runtime.base import Guest
 from cloister.runtime.plan import Plan
 from cloister.sandbox.process import Command
 from cloister.sandbox.recorded_processes import Processes
+from cloister.sandbox.recorded_traffic import UNSEEN as UNREAD
+from cloister.sandbox.recorded_traffic import Crossings
 from cloister.wire.messages import Operation
 
 if TYPE_CHECKING:
@@ -80,6 +82,7 @@ class Recording:
         self._image = image
         self._base = base
         self._processes = Processes(ledger)
+        self.crossings = Crossings(ledger)
         self._life: Span | None = None
         self._has_launched = False
         self._settling: asyncio.Task[None] | None = None
@@ -118,11 +121,6 @@ class Recording:
         self._ledger.tick()
         self._timer = self._loop.call_later(_TICK_S, self._tick)
 
-    @property
-    def ledger(self) -> Ledger:
-        """Where all of it is written, for those who have more to say."""
-        return self._ledger
-
     def plan(self, plan: Plan, runtime: str) -> None:
         """Before the launch: write what is about to be built, and begin to wait for the disk."""
         if self._life is not None:
@@ -147,12 +145,14 @@ class Recording:
         if self._life is None or self._life.sequence is None:
             raise HostError("the plan of the sandbox could not be written to its ledger")
         self._has_launched = True
-        unseen = (self._processes.watch(guest), _UNSEEN)
+        unseen = [self._processes.watch(guest), _UNSEEN]
+        if self._policy.egress is not None:
+            unseen.append(UNREAD)
         said = Launched(
             guest.plan.digest,
             self._policy.digest(),
             facts(guest.posture.facts),
-            unseen,
+            tuple(unseen),
             self._image,
         )
         self._ledger.write(said, span=self._life)
@@ -228,13 +228,14 @@ class Recording:
         if self._settling is not None:
             with contextlib.suppress(CloisterError):
                 await self._settling
+        self._processes.close()
+        self.crossings.close()
         if isinstance(ending, Exhausted):
             self.limit(ending.limit)
         if self._life is not None:
             is_asked = isinstance(ending, GuestGone) and ending.reason == "stopped"
             reason = "stopped" if ending is None or is_asked else str(ending)
             self._ledger.end(self._life, Stopped(reason))
-        self._processes.close()
         await asyncio.to_thread(self._ledger.close)
 
 

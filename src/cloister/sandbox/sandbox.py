@@ -191,6 +191,8 @@ class Sandbox(Stateful, Permitting, Observed):
             return
         self._accounts.renew()
         recording = self._state.recording
+        if recording is not None:
+            self._traffic.listener = recording.crossings
         try:
             self._guest = await self._node.start(
                 self.id,

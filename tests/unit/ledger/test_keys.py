@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -150,3 +151,13 @@ def test_opening_a_ledger_does_not_load_the_library(tmp_path: Path) -> None:
         "ledger.close()\nassert 'cryptography' in sys.modules\n"
     )
     subprocess.run([sys.executable, "-c", source, tmp_path], check=True)
+
+
+def test_many_threads_that_need_a_key_at_once_get_the_same_one(tmp_path: Path) -> None:
+    with ThreadPoolExecutor(16) as threads:
+        signers = list(threads.map(lambda _: signer_for(tmp_path), range(64)))
+    assert len({signer.id for signer in signers if signer is not None}) == 1
+    assert sorted(path.name for path in (tmp_path / "keys").iterdir()) == [
+        "ledger.key",
+        "ledger.pub",
+    ]
