@@ -11,7 +11,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from benches import create, files, hundred, idle, ledger, report, run, state, stream
+from benches import create, egress, files, hundred, idle, ledger, report, run, state, stream
 from benches.measure import NotMeasurable
 from benches.peers import find_peers
 from benches.row import Row
@@ -27,6 +27,7 @@ BENCHES: dict[str, Callable[[Setting], Awaitable[list[Row]]]] = {
     "files": files.measure,
     "state": state.measure,
     "ledger": ledger.measure,
+    "egress": egress.measure,
 }
 TMPFS = Path("/dev/shm")
 

@@ -53,7 +53,7 @@ print(s.recv(100), flush=True)
     assert rest.splitlines() == [b"reset", b"b'220 welcome\\n'"]
     assert result.exit_code == 0
     assert other.stdout.split()[0] == "198.18.0.3"
-    assert "gateway ended" in str(traffic.reached[0].error)
+    assert "cut off" in str(traffic.reached[0].error)
     assert traffic.reached[1].error is None
 
 

@@ -11,6 +11,11 @@ from cloister import Sandbox
 
 Make = Callable[..., Sandbox]
 
+# Of a connection that was reset before it was accepted, the standard library leaves a socket open.
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:.*ssl.SSLSocket:pytest.PytestUnraisableExceptionWarning"
+)
+
 
 @pytest.mark.parametrize(
     ("text", "protocol", "host"),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 import os
 import socket
 from typing import Any
@@ -83,20 +82,24 @@ class Gateway:
                 doors = fds[:_DOORS]
                 del fds[:_DOORS]
                 self._serve(id, content, doors)
-            case {"do": "forget", "sandbox": str(id)}:
+            case {"do": "forget", "sandbox": str(id), "number": int(number)}:
                 intake = self._intakes.pop(id, None)
-                if intake is not None:
-                    intake.close()
+                self._loop.call_soon(self._loop.call_soon, self._forget, intake, id, number)
             case {"do": "settle", "sandbox": str(id), "number": int(number)}:
                 # Once round the loop: what waits at the doors now is taken before.
-                tell = functools.partial(self._reports.tell_last, id, number)
-                self._loop.call_soon(self._loop.call_soon, tell)
+                self._loop.call_soon(self._loop.call_soon, self._reports.tell_last, id, number)
             case {"do": "answer", "names": dict(names)}:
                 # Sent by tests only, before any sandbox is served.
                 self._upstream.close()
                 self._upstream = Upstream(self._bounds, names)
             case _:
                 raise control.BadFrame("a frame that says nothing known")
+
+    def _forget(self, intake: Intake | None, id: str, number: int) -> None:
+        if intake is not None:
+            intake.close()
+        # After what is open has been cut and told.
+        self._loop.call_soon(self._loop.call_soon, self._reports.tell_last, id, number)
 
     def _serve(self, id: str, content: dict[str, Any], doors: list[int]) -> None:
         egress = Egress(content["egress"]["allow"], content["egress"]["private"])

@@ -17,6 +17,9 @@ from cloister.egress.reports import Reports
 from cloister.egress.upstream import Address, Upstream
 from cloister.policy import Connect, Effect, Egress, Policy, Verdict, judge
 
+# Of all sandboxes: one that is served anew, under the same id, must not use one twice.
+_NUMBERS = itertools.count(1)
+
 
 class Ward:
     """One sandbox. Everything that is decided for it is decided here."""
@@ -41,7 +44,6 @@ class Ward:
         # Names whose addresses the owner has not heard of yet.
         self._untold: set[str] = set()
         self._reports = reports
-        self._numbers = itertools.count(1)
         self._lookups = asyncio.Semaphore(bounds.lookups)
 
     def may_ask(self, name: str) -> bool:
@@ -103,4 +105,4 @@ class Ward:
 
     def next_number(self) -> int:
         """Return a number for a connection."""
-        return next(self._numbers)
+        return next(_NUMBERS)

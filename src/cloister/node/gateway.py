@@ -39,6 +39,12 @@ class _Served:
     log: TrafficLog
 
 
+@dataclass(frozen=True, slots=True)
+class _Leaving:
+    log: TrafficLog
+    settled: asyncio.Future[None]
+
+
 class GatewayKeeper:
     """One gateway process for all sandboxes of a node, made when the first of them needs it.
 
@@ -54,6 +60,7 @@ class GatewayKeeper:
         self._ready: asyncio.Future[None] | None = None
         self._restarting: asyncio.Task[None] | None = None
         self._numbers = itertools.count(1)
+        self._leaving: dict[SandboxId, _Leaving] = {}
         self._settling: dict[int, asyncio.Future[None]] = {}
         self._pause_s = _SHORTEST_PAUSE_S
         self._started_at = 0.0
@@ -132,24 +139,28 @@ class GatewayKeeper:
 
     async def settle(self, id: SandboxId) -> None:
         """Wait until all that has happened to a sandbox so far is in its log."""
-        if id not in self._served or self._end is None:
+        if id in self._leaving:
+            settled = self._leaving[id].settled
+        elif id in self._served and self._end is not None:
+            settled = self._asked("settle", id)
+        else:
             return
-        number = next(self._numbers)
-        settled = self._settling[number] = asyncio.get_running_loop().create_future()
-        self._send({"do": "settle", "sandbox": id, "number": number})
-        try:
-            async with asyncio.timeout(_SETTLE_S):
-                await settled
-        except TimeoutError:
-            # It has died or has too much to do: what is known now has to do.
-            return
-        finally:
-            del self._settling[number]
+        # One that has died or has too much to do: then what is known has to do.
+        await asyncio.wait([settled], timeout=_SETTLE_S)
 
     def forget(self, id: SandboxId) -> None:
-        """Let a sandbox go; what it has open is reset."""
-        if self._served.pop(id, None) is not None:
-            self._send({"do": "forget", "sandbox": id})
+        """Let a sandbox go; what it has open is reset. What is still told of it is heard."""
+        served = self._served.pop(id, None)
+        if served is not None and self._end is not None:
+            settled = self._asked("forget", id)
+            self._leaving[id] = _Leaving(served.log, settled)
+            settled.add_done_callback(lambda _: self._leaving.pop(id, None))
+
+    def _asked(self, what: str, id: SandboxId) -> asyncio.Future[None]:
+        number = next(self._numbers)
+        settled = self._settling[number] = asyncio.get_running_loop().create_future()
+        self._send({"do": what, "sandbox": id, "number": number})
+        return settled
 
     def _send(self, frame: Mapping[str, Any], fds: Sequence[int] = ()) -> None:
         if self._end is None:
@@ -165,10 +176,11 @@ class GatewayKeeper:
             if self._end.fileno() >= 0:
                 self._end.setblocking(False)
 
-    def _settle(self, number: int) -> None:
-        settled = self._settling.get(number)
-        if settled is not None and not settled.done():
-            settled.set_result(None)
+    def _log_of(self, id: SandboxId) -> TrafficLog | None:
+        if id in self._served:
+            return self._served[id].log
+        leaving = self._leaving.get(id)
+        return None if leaving is None else leaving.log
 
     def _on_frame(self) -> None:
         with contextlib.suppress(BlockingIOError):
@@ -201,21 +213,20 @@ class GatewayKeeper:
                 if self._ready is not None and not self._ready.done():
                     self._ready.set_result(None)
             case "given":
-                served = self._served.get(frame["sandbox"])
-                if served is not None:
-                    served.log.book[str(frame["name"])] = str(frame["address"])
+                log = self._log_of(frame["sandbox"])
+                if log is not None:
+                    log.book[str(frame["name"])] = str(frame["address"])
             case "events":
                 for event in frame["events"]:
+                    log = self._log_of(event["sandbox"])
                     if event["kind"] == "settled":
-                        self._settle(event["number"])
-                        continue
-                    served = self._served.get(event["sandbox"])
-                    if served is not None:
-                        served.log.add(event)
+                        _settle(self._settling.pop(event["number"], None))
+                    elif log is not None:
+                        log.add(event)
                 for id, count in frame["lost"].items():
-                    served = self._served.get(id)
-                    if served is not None:
-                        served.log.lose(int(count))
+                    log = self._log_of(id)
+                    if log is not None:
+                        log.lose(int(count))
 
     def _died(self) -> None:
         words = self._let_go(kill=True)
@@ -248,6 +259,8 @@ class GatewayKeeper:
                 asyncio.get_running_loop().remove_reader(self._end)
             self._end.close()
             self._end = None
+        while self._settling:
+            _settle(self._settling.popitem()[1])
         process, self._process = self._process, None
         if process is None:
             return ""
@@ -279,3 +292,8 @@ class GatewayKeeper:
             self._process.stderr.close()
         # Not ours to wait for.
         self._process = None
+
+
+def _settle(settled: asyncio.Future[None] | None) -> None:
+    if settled is not None and not settled.done():
+        settled.set_result(None)

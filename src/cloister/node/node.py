@@ -126,7 +126,6 @@ class Node:
 
     async def destroy(self, guest: Guest) -> None:
         """End a sandbox; returns when nothing is left. Idempotent."""
-        await self.gateway.settle(guest.id)
         # Before the doors are closed: another gateway must not be handed their numbers.
         self.gateway.forget(guest.id)
         await self._runtimes["namespace"].destroy(guest)
