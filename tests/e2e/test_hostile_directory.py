@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from cloister.errors import HostError
 from cloister.store import stand_in
 from cloister.store.sub_ids import SubIds
 
+Cloister = Callable[..., str]
 # Modules that every process of ours imports early, ours among them.
 PLANTED = ("cloister/__init__.py", "ctypes.py", "json.py", "pickle.py", "asyncio.py")
 
@@ -34,20 +36,26 @@ def ran(planted: Path) -> bool:
     return (planted.parent / "ran").exists()
 
 
-def test_commands_run_nothing_of_the_directory_they_are_called_in(
-    planted: Path, weaker: list[str]
-) -> None:
+@pytest.fixture
+def cloister(planted: Path) -> Cloister:
+    """The command, called in that directory."""
     environment = {**os.environ, "CLOISTER_STATE": str(planted.parent / "state")}
 
-    def cloister(*arguments: str) -> str:
+    def run(*arguments: str, code: int = 0) -> str:
         command = [sys.executable, "-P", "-m", "cloister", *arguments]
         done = subprocess.run(
             command, cwd=planted, env=environment, capture_output=True, timeout=60, text=True
         )
         assert not ran(planted), (arguments, done)
-        assert done.returncode == 0, done
-        return done.stdout
+        assert done.returncode == code, done
+        return done.stdout + done.stderr
 
+    return run
+
+
+def test_commands_run_nothing_of_the_directory_they_are_called_in(
+    planted: Path, weaker: list[str], cloister: Cloister
+) -> None:
     cloister("start", "--disk", "unlimited", *weaker, "task")
     try:
         cloister("exec", "task", "--", "sh", "-c", "echo made > /workspace/file")
@@ -59,6 +67,23 @@ def test_commands_run_nothing_of_the_directory_they_are_called_in(
         cloister("stop", "task")
     cloister("rm", "task")
     cloister("gc")
+
+
+def test_an_export_replaces_no_device_pipe_or_link(
+    planted: Path, weaker: list[str], cloister: Cloister
+) -> None:
+    os.mkfifo(planted / "pipe")
+    (planted / "own").write_text("the person's own")
+    (planted / "link").symlink_to("own")
+    cloister("run", "--disk", "unlimited", *weaker, "--keep", "task", "--", "touch", "file")
+    for name in ("pipe", "link", "cloister"):
+        done = cloister("export", "task", "--as", "tar", "-o", name, code=2)
+        assert "is no file" in done and "standard output" in done, done
+    assert (planted / "pipe").is_fifo() and (planted / "link").is_symlink()
+    assert (planted / "own").read_text() == "the person's own"
+    cloister("export", "task", "--as", "tar", "-o", "own")
+    assert (planted / "own").stat().st_size >= 1024
+    cloister("rm", "task")
 
 
 def test_the_stand_in_runs_nothing_of_the_directory_it_is_started_in(

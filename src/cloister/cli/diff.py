@@ -150,7 +150,12 @@ def _style(form: str) -> str:
 
 
 async def _write_file(target: Path, form: str, asked: Asked) -> Written | None:
-    """Write the file whole or not at all."""
+    """Write the file whole or not at all, in the place of no device, pipe, link or directory."""
+    if os.path.lexists(target) and (target.is_symlink() or not target.is_file()):
+        raise RequestError(
+            f"{target} is no file, and would be replaced; name another one, or leave --output out "
+            "for standard output"
+        )
     fresh = target.with_name(f".{target.name}.{os.getpid()}.new")
     try:
         fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
