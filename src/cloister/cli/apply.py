@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,9 +17,11 @@ from cloister.cli.telling import note
 from cloister.errors import RequestError
 from cloister.model import parse_absolute_path, quote
 from cloister.store.changes import Applied, Baseline, Plan, perform, plan_apply
+from cloister.store.changes.obeyed import is_obeyed_by_tools
 from cloister.store.stand_in import as_reader
 
 _SHOWN = 200
+_OBEYED = "  (programs of the host run or obey this by themselves)"
 
 
 @click.command()
@@ -70,7 +73,8 @@ async def _apply(name: str, directory: Path, below: str, asked: _Asked) -> int:
                 as_reader, _plan, compared, directory.absolute(), below, baseline
             )
         if not asked.as_json:
-            _show(plan)
+            for line in shown(plan, whole=asked.dry_run):
+                click.echo(line)
         _require_agreed(plan, name, asked)
         if not plan.steps or asked.dry_run:
             return _tell(plan, 0, asked)
@@ -94,12 +98,20 @@ def _perform(plan: Plan, skip_refused: bool) -> Applied:
     return perform(plan, leave_out_refused=skip_refused)
 
 
-def _show(plan: Plan) -> None:
-    for count, line in enumerate(plan.display(), 1):
-        if count <= _SHOWN or line.startswith(("conflict", "refused")):
-            click.echo(line)
-    if len(plan.steps) > _SHOWN:
-        click.echo(f"and {len(plan.steps) - _SHOWN} more")
+def shown(plan: Plan, *, whole: bool) -> Iterator[str]:
+    """Yield the lines to show: not all, but each that programs of the host obey by themselves."""
+    left_out = 0
+    for count, step in enumerate(plan.steps, 1):
+        is_obeyed = step.after is not None and is_obeyed_by_tools(step.path)
+        if whole or is_obeyed or count <= _SHOWN:
+            yield step.display() + (_OBEYED if is_obeyed else "")
+        else:
+            left_out += 1
+    if left_out:
+        yield f"and {left_out} more; --dry-run shows all"
+    for kind, objections in (("conflict", plan.conflicts), ("refused", plan.refused)):
+        for objection in objections:
+            yield f"{kind}: {objection.display()}"
 
 
 def _require_agreed(plan: Plan, name: str, asked: _Asked) -> None:
