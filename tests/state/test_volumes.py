@@ -6,7 +6,9 @@ import asyncio
 
 import pytest
 
-from cloister import Busy, NotFound, RequestError, Sandbox, Unsupported, Volume
+from cloister import Busy, LaunchFailed, NotFound, RequestError, Sandbox, Unsupported, Volume
+from cloister.cli.kept import opened_workspace
+from cloister.node import Occasion
 
 
 async def test_a_volume_holds_what_one_sandbox_wrote_for_the_next(make, store) -> None:
@@ -128,3 +130,17 @@ async def test_a_paused_kept_sandbox_that_is_stopped_keeps_its_files(make, freez
         await sandbox.pause()
     async with Sandbox(keep="asleep") as sandbox:
         assert (await sandbox.run("cat file; pgrep sleep")).stdout == "kept\n"
+
+
+async def test_a_link_put_in_the_way_of_a_volume_is_told_with_the_ways_out(make, store) -> None:
+    await Volume.create("cache", "unlimited")
+    settings = {"keep": "trap", "profile": "root", "volumes": ["cache:/data/cache"]}
+    async with make(**settings) as sandbox:
+        await sandbox.run("echo kept > /workspace/file")
+        (await sandbox.run("mv /data /old && ln -s /etc /data", user="root")).check()
+    with pytest.raises(LaunchFailed, match="fork a snapshot"):
+        await Sandbox(keep="trap").open()
+    async with opened_workspace("trap") as workspace:
+        await workspace.take(Occasion("after"), idle=True)
+    async with Sandbox.fork("trap@after") as [fork]:
+        assert (await fork.run("cat /workspace/file; readlink /data")).stdout == "kept\n/etc\n"

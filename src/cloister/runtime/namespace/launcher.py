@@ -25,6 +25,7 @@ _MAX_REPLY = 16 * 1024
 _MAX_FDS = 8
 _START_TIMEOUT_S = 30.0
 _MAX_STDERR = 4096
+_IN_THE_WAY = (errno_names.ELOOP, errno_names.ENOTDIR, errno_names.EEXIST, errno_names.EISDIR)
 
 
 @dataclass(frozen=True, slots=True)
@@ -333,6 +334,11 @@ def hint_for(step: str, number: int) -> str | None:
         return "see `cloister doctor` for which limits this host can enforce"
     if step == "proc" and number == errno_names.EPERM:
         return "part of the host's /proc is covered, as in a container; run on the host itself"
+    if step == "mounts" and number in _IN_THE_WAY:
+        return (
+            "a link or a file stands in its way, which a program inside may have put there; rewind "
+            "the sandbox, or fork a snapshot of it, which leaves mounts and volumes out"
+        )
     if step == "egress":
         return (
             "egress needs nftables in a network namespace of its own: load the modules nf_tables, "
