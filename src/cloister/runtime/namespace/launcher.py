@@ -55,7 +55,7 @@ class Launcher:
         self._launching: dict[int, Callable[[CloisterError], None]] = {}
         self._launched: dict[int, Launched] = {}
         self._awaited: dict[int, asyncio.Future[Launched]] = {}
-        self._ending: dict[int, asyncio.Future[None]] = {}
+        self._ending: dict[int, list[asyncio.Future[None]]] = {}
         self._freezing: dict[int, asyncio.Future[int]] = {}
         self._alive: set[int] = set()
         self._error: CloisterError | None = None
@@ -161,16 +161,16 @@ class Launcher:
 
     def destroy(self, number: int) -> asyncio.Future[None]:
         """End a sandbox; the result comes when the kernel has nothing left of it."""
-        waiter = self._ending.get(number)
-        if waiter is None:
-            waiter = self._loop.create_future()
-            if number not in self._alive or self._error is not None:
-                waiter.set_result(None)
-                return waiter
-            self._ending[number] = waiter
+        waiter: asyncio.Future[None] = self._loop.create_future()
+        if number not in self._alive or self._error is not None:
+            waiter.set_result(None)
+            return waiter
+        # One for each who waits: one that gives up must not take it from the others.
+        waiting = self._ending.setdefault(number, [])
+        waiting.append(waiter)
+        if len(waiting) == 1:
             self._send(_DESTROY, number, b"")
-        # Shared by all who wait: one that gives up must not take it from the others.
-        return asyncio.shield(waiter)
+        return waiter
 
     async def freeze(self, number: int, frozen: bool) -> int:
         """Stop or continue everything inside; return 0 or the error number."""
@@ -196,31 +196,40 @@ class Launcher:
         packet = Writer().u8(kind).u64(number).done() + payload
         ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else []
         try:
-            self._socket.setblocking(True)
-            self._socket.sendmsg([packet], ancillary)
+            self._send_now_or_wait(packet, ancillary)
         except OSError as error:
             self._fail(RuntimeGone(f"the launcher is gone: {error}{self._last_words()}"))
             if self._error is not None:
                 raise self._error from error
-        finally:
-            if self._socket.fileno() >= 0:
+
+    def _send_now_or_wait(
+        self, packet: bytes, ancillary: Sequence[tuple[int, int, array.array[int]]]
+    ) -> None:
+        try:
+            self._socket.sendmsg([packet], ancillary)
+        except BlockingIOError:
+            # Many launches at once: the launcher takes them one by one.
+            self._socket.setblocking(True)
+            try:
+                self._socket.sendmsg([packet], ancillary)
+            finally:
                 self._socket.setblocking(False)
 
     def _readable(self) -> None:
-        while True:
-            try:
-                packet, fds, _, _ = socket.recv_fds(
-                    self._socket, _MAX_REPLY, _MAX_FDS, socket.MSG_CMSG_CLOEXEC
-                )
-            except BlockingIOError:
-                return
-            except OSError as error:
-                self._fail(RuntimeGone(f"the launcher is gone: {error}{self._last_words()}"))
-                return
-            if not packet:
-                self._fail(RuntimeGone(f"the launcher ended{self._last_words()}"))
-                return
-            self._hear(Reader(packet), tuple(fds))
+        # One packet a turn, and no look for another: the loop calls again if there is.
+        try:
+            packet, fds, _, _ = socket.recv_fds(
+                self._socket, _MAX_REPLY, _MAX_FDS, socket.MSG_CMSG_CLOEXEC
+            )
+        except BlockingIOError:
+            return
+        except OSError as error:
+            self._fail(RuntimeGone(f"the launcher is gone: {error}{self._last_words()}"))
+            return
+        if not packet:
+            self._fail(RuntimeGone(f"the launcher ended{self._last_words()}"))
+            return
+        self._hear(Reader(packet), tuple(fds))
 
     def _hear(self, r: Reader, fds: tuple[int, ...]) -> None:
         kind, number = r.u8(), r.u64()
@@ -244,8 +253,7 @@ class Launcher:
             unclaimed = self._launched.pop(number, None)
             if unclaimed is not None:
                 close_all(unclaimed.doors)
-            ending = self._ending.pop(number, None)
-            if ending is not None:
+            for ending in self._ending.pop(number, ()):
                 _resolve(ending, None)
             self.on_gone(number)
         elif kind == _FROZEN:
@@ -298,8 +306,9 @@ class Launcher:
             if not freezing.done():
                 freezing.set_exception(error)
         # Whatever the launcher started ends with it.
-        for ending in self._ending.values():
-            _resolve(ending, None)
+        for waiting in self._ending.values():
+            for ending in waiting:
+                _resolve(ending, None)
         gone, self._alive = self._alive, set()
         for number in gone:
             self.on_gone(number)
