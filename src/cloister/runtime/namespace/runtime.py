@@ -42,7 +42,7 @@ class NamespaceGuest:
         pid: int,
         posture: Posture,
         groups: GroupFiles,
-        template: tuple[str, Path],
+        template: tuple[str, str],
         doors: Doors | None,
     ) -> None:
         self.id = id
@@ -64,7 +64,7 @@ class NamespaceGuest:
         private, seen = self._template
         if not source.startswith(private):
             return Path(source)
-        return seen / source.removeprefix(private) if os.geteuid() == 0 else None
+        return Path(seen, source.removeprefix(private)) if os.geteuid() == 0 else None
 
     @property
     def groups(self) -> tuple[Path, ...]:
@@ -261,7 +261,7 @@ class NamespaceRuntime:
                 raise refusals[0] from None
             raise
         groups = GroupFiles(instance.layout, f"{instance.name}.{launched.group}")
-        template = (f"{instance.directory}/", Path(f"/proc/{launcher.pid}/root"))
+        template = (f"{instance.directory}/", f"/proc/{launcher.pid}/root")
         return NamespaceGuest(
             id, number, plan, link, launched.pid, posture, groups, template, doors
         )
