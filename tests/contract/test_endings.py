@@ -173,6 +173,28 @@ async def test_kill_takes_one_tree_and_leaves_the_other(sandbox: Sandbox) -> Non
     assert (await second.wait()).ok
 
 
+async def test_whoever_is_just_being_forked_is_ended_too(sandbox: Sandbox, wait_released) -> None:
+    # Killed at a different moment each time, some of them in the middle of a fork; the second
+    # time round something else runs beside, so that there is a keeper.
+    await sandbox.files.write("/workspace/daemon.py", DAEMON)
+    beside = None
+    for number in range(60):
+        if number == 30:
+            beside = asyncio.create_task(sandbox.run(["sleep", "1000"]))
+            await asyncio.sleep(0)
+        command = ["python3", "/workspace/daemon.py", "/dev/null"]
+        running = asyncio.create_task(sandbox.run(command))
+        await asyncio.sleep(0.005 + number % 30 / 1000)
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+        await require_tree_gone(sandbox, wait_released)
+    assert beside is not None and not beside.done()
+    beside.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await beside
+
+
 async def test_a_forking_tree_is_ended_by_its_timeout(make) -> None:
     bomb = "import os\nwhile True:\n try: os.fork()\n except OSError: pass"
     async with make(limits=Limits(pids=48, cpus=1)) as sandbox:

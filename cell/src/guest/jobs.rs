@@ -156,7 +156,14 @@ impl Jobs {
             Reach::Tree => {
                 self.slots.doom(job.slot);
                 match job.kind {
-                    Kind::Direct => tree::kill(process::getpid(), true, &self.others(job)),
+                    Kind::Direct => {
+                        let others = self.others(job);
+                        if others.is_empty() {
+                            tree::kill_all()
+                        } else {
+                            tree::kill(process::getpid(), true, &others)
+                        }
+                    }
                     Kind::Kept => tree::kill(job.pid, program != job.pid, &HashSet::new()),
                     Kind::Clerk => tree::kill(job.pid, false, &HashSet::new()),
                 }
