@@ -21,6 +21,7 @@ ATTRIBUTES: dict[str, dict[str, object]] = {
     "NotFound": {"what": "/missing"},
     "AlreadyExists": {"what": "/there"},
     "Busy": {"holder": "4711"},
+    "ImageRefused": {},
     "PolicyError": {"place": "cloister.toml:3 limits.memroy", "nearest": "memory"},
     "Unsupported": {},
     "Denied": {"verdict": VERDICT},
