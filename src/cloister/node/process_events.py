@@ -114,6 +114,12 @@ class ProcessEvents:
                 else:
                     self._looks[pid].append(look)
 
+    def wait(self, most_s: float) -> None:
+        """Return when there is something to drain, or the time is over."""
+        waiting = select.poll()
+        waiting.register(self._all, select.POLLIN)
+        waiting.poll(most_s * 1000)
+
     def drain(self) -> None:
         """Tell of everything that has happened so far; by one thread at a time."""
         self._look_at_new()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
@@ -61,8 +62,11 @@ class Watch:
 
     def close(self, patience_s: float) -> None:
         """Forget the guest, once its own end has been seen: what is inside ends before it."""
+        deadline_s = time.monotonic() + patience_s
         _processes.catch_up()
-        self.ended.wait(patience_s)
+        while not self.ended.is_set() and (left_s := deadline_s - time.monotonic()) > 0:
+            _processes.wait(left_s)
+            _processes.catch_up()
         _processes.forget(self)
 
 
@@ -113,6 +117,12 @@ class _Processes:
         with self._lock:
             if self._events is not None:
                 self._events.drain()
+
+    def wait(self, most_s: float) -> None:
+        """Wait for an event of anybody; only while something is watched."""
+        events = self._events
+        if events is not None:
+            events.wait(most_s)
 
     def forget(self, watch: Watch) -> None:
         with self._lock:
