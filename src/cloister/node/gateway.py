@@ -49,7 +49,7 @@ class GatewayKeeper:
     """One gateway process for all sandboxes of a node, made when the first of them needs it.
 
     Both have the doors. While no gateway lives, connections from inside wait or fail, and nothing
-    leaves. `answers` are addresses of names, for tests, which have no name server.
+    leaves. `answers` are addresses of names, for trials, which have no name server.
     """
 
     def __init__(self) -> None:
@@ -272,6 +272,15 @@ class GatewayKeeper:
         with process.stderr as stderr:
             words = os.read(stderr.fileno(), _MAX_STDERR).decode("utf-8", "replace").strip()
         return words or f"exit {process.returncode}"
+
+    async def rest(self) -> None:
+        """End the process if nobody is served; the next sandbox that needs one starts another."""
+        if self._served or self._restarting is not None:
+            return
+        for leaving in list(self._leaving):
+            await self.settle(leaving)
+        self._let_go(kill=True)
+        self._ready = None
 
     async def close(self) -> None:
         """End the gateway; what is open is reset."""

@@ -1,0 +1,278 @@
+"""NET: the way out leads to what the policy names, and every other way nowhere."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+
+from cloister.node import Node
+from cloister.verify.arena import Arena
+from cloister.verify.case import case, not_testable
+from cloister.verify.cases.way_out import ALLOWED, ASK, NOWHERE, OTHER, require_denied, way_out
+
+not_testable("NET-07", "a sandbox has no interface but its loopback, so no layer 2 to spoof on")
+not_testable("NET-14", "there are no rules on methods, paths or credentials yet")
+
+_CONNECT = """
+def attempt(*places):
+    found = {}
+    for place in places:
+        host, _, port = place.rpartition(":")
+        def reach():
+            with socket.create_connection((host, int(port)), 5) as sock:
+                sock.sendall(b"x")
+                if not sock.recv(1):
+                    raise ConnectionResetError(errno.ECONNRESET, "closed")
+        found[place] = tried(reach)
+    return found
+"""
+
+
+@case("NET-01", "with no egress, reach anything by any protocol", "critical")
+async def off(arena: Arena) -> None:
+    port = arena.far_end.tcp_port
+    places = (f"10.0.0.1:{port}", "198.18.0.1:53", "::ffff:10.0.0.1:80", "2606:2800:220:1::1:443")
+    own = (f"127.0.0.1:{port}", "127.0.0.1:3128", "127.0.0.1:1080")
+    async with arena.sandbox() as sandbox:
+        found = arena.expect_allowed(await arena.attempt(sandbox, _CONNECT, *places))
+        arena.expect_each(found, ("ENETUNREACH",), "connection")
+        found = arena.expect_allowed(await arena.attempt(sandbox, _CONNECT, *own))
+        arena.expect_each(found, ("ECONNREFUSED",), "connection to the loopback")
+    async with arena.far_end.expecting("tcp"):
+        await arena.attempt_on_host(_CONNECT, f"127.0.0.1:{port}")
+
+
+@case("NET-02", "connect straight to the address of an allowed name", "critical")
+async def straight(arena: Arena) -> None:
+    async with way_out(arena) as out:
+        place = f"10.0.0.1:{out.port}"
+        found = arena.expect_allowed(await arena.attempt(out.sandbox, _CONNECT, place))
+        arena.expect_each(found, NOWHERE, "connection")
+        require_denied(await out.denied(), place)
+        out.expect_nothing_arrived(arena)
+        await out.expect_reached(arena)
+
+
+@case("NET-03", "use a client that knows of no proxy", "critical")
+async def own_client(arena: Arena) -> None:
+    async with way_out(arena) as out:
+        places = (f"{OTHER}:{out.port}", f"93.184.216.34:{out.port}")
+        result = await arena.attempt(out.sandbox, _CONNECT, places[1])
+        arena.expect_each(arena.expect_allowed(result), NOWHERE, "connection")
+        lookup = "def attempt(name):\n    return socket.gethostbyname(name)"
+        asked = await arena.python(out.sandbox, lookup + f"\nimport socket\nattempt({OTHER!r})")
+        arena.expect("gaierror" in asked.stderr, f"a name off the list was found: {asked.stdout}")
+        require_denied(await out.denied(), places[1], f"{OTHER}:None")
+        out.expect_nothing_arrived(arena)
+        await out.expect_reached(arena)
+
+
+@case("NET-04", "IPv6 in all its spellings", "critical")
+async def ipv6(arena: Arena) -> None:
+    hosts = (
+        *("2606:2800:220:1::1", "fd00::1", "fe80::1", "::ffff:10.0.0.1", "64:ff9b::a00:1"),
+        *("2002:a00:1::1", "2001:0:1::1", "fd00:ec2::254"),
+    )
+    async with way_out(arena) as out:
+        places = [f"{host}:{out.port}" for host in hosts]
+        found = arena.expect_allowed(await arena.attempt(out.sandbox, _CONNECT, *places))
+        arena.expect_each(found, (*NOWHERE, "EINVAL", "EADDRNOTAVAIL"), "connection")
+        out.expect_nothing_arrived(arena)
+        await out.expect_reached(arena)
+
+
+@case("NET-05", "UDP to anywhere, QUIC, questions to other name servers", "critical")
+async def datagrams(arena: Arena) -> None:
+    source = """
+def attempt(*places):
+    found = {}
+    for place in places:
+        host, _, port = place.rpartition(":")
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+            sock.settimeout(2)
+            def send():
+                sock.sendto(b"x" * 100, (host, int(port)))
+                sock.sendto(b"x" * 100, (host, int(port)))
+            found[place] = tried(send)
+    return found
+"""
+    port = arena.far_end.udp_port
+    places = ("8.8.8.8:443", "10.0.0.1:123", f"10.0.0.1:{port}", "255.255.255.255:9")
+    async with way_out(arena) as out:
+        found = arena.expect_allowed(await arena.attempt(out.sandbox, source, *places))
+        arena.expect_each(found, (*NOWHERE,), "datagram")
+        require_denied(await out.denied(), *places[:3])
+        lookup = f"""
+def attempt():
+    question = bytes.fromhex("123401000001000000000000") + b"\\x07allowed\\x04test\\0\\0\\1\\0\\1"
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+        sock.settimeout(5)
+        sock.sendto(question, ("8.8.8.8", 53))
+        return sock.recv(600).hex(), {ALLOWED!r}
+"""
+        answer = arena.expect_allowed(await arena.attempt(out.sandbox, lookup))
+        arena.expect(answer[0].endswith("c6120002"), f"not answered by the gateway: {answer}")
+        await out.expect_reached(arena)
+
+
+@case("NET-06", "ICMP with something in it", "high")
+async def icmp(arena: Arena) -> None:
+    source = """
+def attempt():
+    def send(kind):
+        with socket.socket(socket.AF_INET, kind, socket.IPPROTO_ICMP) as sock:
+            sock.sendto(b"\\x08\\0\\0\\0\\0\\0\\0\\0payload", ("8.8.8.8", 0))
+    return {"echo": tried(send, socket.SOCK_DGRAM), "raw": tried(send, socket.SOCK_RAW)}
+"""
+    async with way_out(arena) as out:
+        found = arena.expect_allowed(await arena.attempt(out.sandbox, source))
+        arena.expect_each(found, ("EPERM", "EACCES", "EPROTONOSUPPORT"), "ICMP")
+        await out.expect_reached(arena)
+
+
+@case("NET-08", "reach the host's own listeners", "critical")
+async def host_listeners(arena: Arena) -> None:
+    port = arena.far_end.tcp_port
+    hosts = ("127.0.0.1", "127.0.0.2", "localhost", "10.0.0.1", "198.18.0.1")
+    async with way_out(arena) as out:
+        places = [f"{host}:{port}" for host in hosts]
+        found = arena.expect_allowed(await arena.attempt(out.sandbox, _CONNECT, *places))
+        arena.expect_each(found, NOWHERE, "connection to the host")
+        await out.expect_reached(arena)
+    async with arena.far_end.expecting("tcp"):
+        await arena.attempt_on_host(_CONNECT, f"127.0.0.1:{port}")
+
+
+@case("NET-09", "reach another sandbox", "critical")
+async def neighbours(arena: Arena) -> None:
+    listener = "import socket\ns = socket.create_server(('', 7777)); print('up', flush=True)\n"
+    async with way_out(arena) as out, arena.sandbox() as other:
+        process = await other.start(["/usr/bin/python3", "-c", listener + "s.accept()"])
+        async for _ in process.stdout:
+            break
+        places = ("127.0.0.1:7777", "10.0.0.1:7777", "198.18.0.2:7777", "224.0.0.1:7777")
+        found = arena.expect_allowed(await arena.attempt(out.sandbox, _CONNECT, *places))
+        arena.expect_each(found, NOWHERE, "connection to a neighbour")
+        reader, writer = await other.dial(7777)
+        writer.close()
+        del reader
+        await out.expect_reached(arena)
+
+
+@case("NET-10", "reach where clouds give out keys", "critical")
+async def metadata(arena: Arena) -> None:
+    places = ("169.254.169.254:80", "100.100.100.200:80", "fd00:ec2::254:80")
+    async with way_out(arena) as out:
+        found = arena.expect_allowed(await arena.attempt(out.sandbox, _CONNECT, *places))
+        arena.expect_each(found, (*NOWHERE,), "connection")
+        await out.expect_reached(arena)
+    # Even a name whose addresses may be private.
+    async with way_out(arena, address="169.254.169.254") as out:
+        place = f"{ALLOWED}:{out.port}"
+        found = arena.expect_allowed(await arena.attempt(out.sandbox, _CONNECT, place))
+        arena.expect_each(found, NOWHERE, "connection")
+        require_denied(await out.denied(), place)
+
+
+@case("NET-11", "change routes, addresses or rules as root inside", "critical")
+async def administer(arena: Arena) -> None:
+    source = """
+def attempt():
+    def route(kind, flags, body):
+        with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE) as sock:
+            sock.send(struct.pack("=IHHII", 16 + len(body), kind, 5 | flags, 1, 0) + body)
+            number = -struct.unpack_from("=i", sock.recv(4096), 16)[0]
+            if number:
+                raise OSError(number, "refused")
+    delete = struct.pack("=BBBBBBBBI", 2, 0, 0, 0, 255, 0, 0, 0, 0)
+    down = struct.pack("=BBHiII", 0, 0, 0, 1, 0, 1)
+    with socket.socket() as sock:
+        mark = tried(sock.setsockopt, socket.SOL_SOCKET, 36, 1)
+    found = {"delete a route": tried(route, 25, 0, delete), "a mark": mark}
+    return {**found, "interface down": tried(route, 16, 0, down)}
+"""
+    async with way_out(arena, profile="root") as out:
+        found = arena.expect_allowed(await arena.attempt(out.sandbox, source, user="root"))
+        arena.expect_each(found, ("EPERM", "EACCES", "EAFNOSUPPORT"), "change")
+        await out.expect_reached(arena)
+
+
+@case("NET-12", "ask for other ports of an allowed name", "high")
+async def ports(arena: Arena) -> None:
+    source = (
+        ASK
+        + """
+def attempt(name, *ports):
+    found = {}
+    for port in ports:
+        words = f"CONNECT {name}:{port} HTTP/1.1\\r\\nHost: {name}\\r\\n\\r\\n".encode()
+        found[port] = ask(name, port, words, ("127.0.0.1", 3128))[9:12]
+    return found
+"""
+    )
+    wanted = ("22", "25", "6379", "2375")
+    async with way_out(arena) as out:
+        found = arena.expect_allowed(await arena.attempt(out.sandbox, source, ALLOWED, *wanted))
+        arena.expect_each(found, ("403",), "port")
+        require_denied(await out.denied(), *(f"{ALLOWED}:{port}" for port in wanted))
+        await out.expect_reached(arena)
+
+
+@case("NET-13", "the gateway is killed, or hangs", "critical")
+async def dead_gateway(arena: Arena) -> None:
+    gateway = Node.current().gateway
+    async with way_out(arena) as out:
+        await out.expect_reached(arena)
+        pid = gateway.pid
+        arena.expect(pid is not None, "there is no gateway")
+        hung = _CONNECT.replace("5) as sock", "1) as sock")
+        os.kill(pid or 0, signal.SIGSTOP)
+        place = f"198.18.0.2:{out.port}"
+        attempt = await arena.attempt(out.sandbox, hung, place)
+        arena.expect("ok" not in (attempt.value or {}).values(), f"went through: {attempt}")
+        out.expect_nothing_arrived(arena)
+        os.kill(pid or 0, signal.SIGKILL)
+        async with asyncio.timeout(20):
+            while gateway.pid in (None, pid):
+                await asyncio.sleep(0.01)
+            await gateway.wait_ready()
+        out.arrived.clear()
+        await out.expect_reached(arena)
+
+
+@case("NET-15", "listen inside, and be reached from elsewhere", "high")
+async def listening(arena: Arena) -> None:
+    listener = "import socket\ns = socket.create_server(('', 7778)); print('up', flush=True)\n"
+    async with way_out(arena) as out:
+        process = await out.sandbox.start(["/usr/bin/python3", "-c", listener + "s.accept()"])
+        async for _ in process.stdout:
+            break
+        attempt = await arena.attempt_on_host(_CONNECT, "127.0.0.1:7778", "198.18.0.2:7778")
+        found = arena.expect_allowed(attempt)
+        arena.expect("ok" not in found.values(), f"reached from the host: {found}")
+        _, writer = await out.sandbox.dial(7778)
+        writer.close()
+
+
+@case("NET-16", "send what is neither TCP nor UDP", "high")
+async def other_protocols(arena: Arena) -> None:
+    source = """
+def attempt():
+    def send(family, kind, protocol):
+        with socket.socket(family, kind, protocol) as sock:
+            sock.settimeout(3)
+            sock.sendto(b"x" * 64, ("10.0.0.1", 0))
+    kinds = {"gre": 47, "ipip": 4, "esp": 50, "raw": 255}
+    found = {name: tried(send, 2, socket.SOCK_RAW, number) for name, number in kinds.items()}
+    found["sctp"] = tried(send, 2, socket.SOCK_STREAM, 132)
+    found["udplite"] = tried(send, 2, socket.SOCK_DGRAM, 136)
+    found["packet"] = tried(lambda: socket.socket(17, socket.SOCK_RAW, 0).close())
+    found["vsock"] = tried(lambda: socket.socket(40, socket.SOCK_STREAM, 0).close())
+    return found
+"""
+    refused = ("EPERM", "EACCES", "EPROTONOSUPPORT", "EAFNOSUPPORT", "ESOCKTNOSUPPORT")
+    async with way_out(arena) as out:
+        found = arena.expect_allowed(await arena.attempt(out.sandbox, source))
+        arena.expect_each(found, refused, "protocol")
+        await out.expect_reached(arena)
