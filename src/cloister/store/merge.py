@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from collections.abc import Sequence
@@ -10,7 +11,7 @@ from pathlib import Path
 
 from cloister.store.driver import BENCH, UPPER
 from cloister.store.stand_in import as_owner
-from cloister.store.tree_copy import copy_facts
+from cloister.store.tree_copy import Copies, copy_facts, copying
 from cloister.store.tree_removal import remove_tree
 from cloister.store.tree_walk import Step, open_beneath, walk
 from cloister.store.trees import Trees
@@ -37,7 +38,8 @@ def merge_benches(benches: list[Path], target: Path, trash: Path) -> None:
     for bench in reversed(benches):
         if (bench / UPPER).exists():
             (target / UPPER).mkdir(mode=0o700, exist_ok=True)
-            _lay_over(bench / UPPER, target / UPPER, trash)
+            with copying(target, trash) as copies:
+                _lay_over(bench / UPPER, target / UPPER, trash, copies)
     top, inner = os.open(benches[0], _FLAGS), os.open(target, _FLAGS)
     try:
         copy_facts(top, inner)
@@ -46,7 +48,7 @@ def merge_benches(benches: list[Path], target: Path, trash: Path) -> None:
         os.close(inner)
 
 
-def _lay_over(layer: Path, target: Path, trash: Path) -> None:
+def _lay_over(layer: Path, target: Path, trash: Path, copies: Copies) -> None:
     inner = os.open(target, _FLAGS)
     try:
         for step in walk(layer):
@@ -60,11 +62,24 @@ def _lay_over(layer: Path, target: Path, trash: Path) -> None:
                 inner = _enter(step, inner, trash)
             for name in step.others:
                 _clear(inner, name, trash)
-                os.link(
-                    name, name, src_dir_fd=step.directory, dst_dir_fd=inner, follow_symlinks=False
-                )
+                if not _has_linked(step.directory, inner, name):
+                    copies.copy_entry(step.directory, inner, name)
     finally:
         os.close(inner)
+
+
+def _has_linked(source: int, target: int, name: str) -> bool:
+    """Link one entry; False where it has as many names as the filesystem lets it have.
+
+    Overlayfs makes one mark for all that is removed, so many removed files are enough for that.
+    """
+    try:
+        os.link(name, name, src_dir_fd=source, dst_dir_fd=target, follow_symlinks=False)
+    except OSError as error:
+        if error.errno != errno.EMLINK:
+            raise
+        return False
+    return True
 
 
 def _enter(step: Step, inner: int, trash: Path) -> int:

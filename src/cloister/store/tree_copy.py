@@ -7,6 +7,8 @@ import fcntl
 import os
 import secrets
 import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from cloister.store.tree_removal import remove_tree
@@ -25,20 +27,30 @@ def copy_tree(source: Path, target: Path, trash: Path) -> bool:
     so that the next of its names is found without remembering paths. Not in the trash, which
     another process may empty at any time.
     """
-    links = target.parent / f".links-{secrets.token_hex(8)}"
+    with copying(target.parent, trash) as copies:
+        return copies.run(source, target)
+
+
+@contextmanager
+def copying(beside: Path, trash: Path) -> Iterator[Copies]:
+    """Yield what copies single entries too; several names of one file stay that, in the copy."""
+    links = beside / f".links-{secrets.token_hex(8)}"
     links.mkdir(mode=0o700)
     try:
-        return _Copy(links).run(source, target)
+        yield Copies(links)
     finally:
         remove_tree(links, trash)
 
 
-class _Copy:
+class Copies:
+    """The copies of one tree."""
+
     def __init__(self, links: Path) -> None:
         self._links = links
         self._shares = True
 
     def run(self, source: Path, target: Path) -> bool:
+        """Copy all of a directory to one that does not exist; whether all data is shared."""
         target.mkdir(mode=0o700)
         inner = os.open(target, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
@@ -55,16 +67,16 @@ class _Copy:
                     os.mkdir(step.name, 0o700, dir_fd=inner)
                     inner = _go(inner, step.name)
                 for name in step.others:
-                    self._copy_entry(step.directory, inner, name)
+                    self.copy_entry(step.directory, inner, name)
         finally:
             os.close(inner)
         return self._shares
 
-    def _copy_entry(self, source: int, target: int, name: str) -> None:
+    def copy_entry(self, source: int, target: int, name: str) -> None:
+        """Copy what is no directory from one open directory to another."""
         found = os.lstat(name, dir_fd=source)
         first = self._links / str(found.st_ino)
-        if found.st_nlink > 1 and os.path.lexists(first):
-            os.link(first, name, dst_dir_fd=target, follow_symlinks=False)
+        if found.st_nlink > 1 and _has_linked(first, target, name):
             return
         if stat.S_ISREG(found.st_mode):
             self._copy_file(source, target, name)
@@ -75,6 +87,7 @@ class _Copy:
             os.mknod(name, found.st_mode, found.st_rdev, dir_fd=target)
             _copy_names_facts(found, target, name)
         if found.st_nlink > 1:
+            first.unlink(missing_ok=True)
             os.link(name, first, src_dir_fd=target, follow_symlinks=False)
 
     def _copy_file(self, source: int, target: int, name: str) -> None:
@@ -91,6 +104,19 @@ class _Copy:
                 os.close(writing)
         finally:
             os.close(reading)
+
+
+def _has_linked(first: Path, target: int, name: str) -> bool:
+    """Give a copy one more name; False if there is none, or it has as many as a file may have."""
+    try:
+        os.link(first, name, dst_dir_fd=target, follow_symlinks=False)
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        if error.errno != errno.EMLINK:
+            raise
+        return False
+    return True
 
 
 def _go(current: int, name: str) -> int:

@@ -248,3 +248,29 @@ def scribble(place: Path, choose: random.Random) -> None:
         elif act == "link" and not os.path.lexists(path):
             path.parent.mkdir(parents=True, exist_ok=True)
             path.symlink_to(choose.choice("abc"))
+
+
+def test_names_beyond_those_a_file_may_have_are_merged_and_copied(
+    tmp_path: Path, trash: Path
+) -> None:
+    upper = tmp_path / "top" / "upper" / "%"
+    upper.mkdir(parents=True)
+    (tmp_path / "below" / "upper" / "%").mkdir(parents=True)
+    (upper / "file").write_text("content")
+    os.mknod(upper / "gone", stat.S_IFCHR, 0)
+    # Filesystems stop at 65,000 names of a file, or have no end: each is to have as many as it may.
+    links = 33_000
+    for number in range(links):
+        os.link(upper / "file", upper / f"file-{number}")
+        os.link(upper / "gone", upper / f"gone-{number}")
+    target = tmp_path / "merged"
+    target.mkdir()
+    as_owner(merge_benches, [tmp_path / "top", tmp_path / "below"], target, trash)
+    assert sorted(os.listdir(target)) == ["upper"]
+    merged = target / "upper" / "%"
+    assert len(os.listdir(merged)) == 2 * links + 2
+    for number in (0, links // 2, links - 1):
+        assert (merged / f"file-{number}").read_text() == "content"
+        assert stat.S_ISCHR((merged / f"gone-{number}").lstat().st_mode)
+    # Copies are as few as can be.
+    assert len({entry.inode() for entry in os.scandir(merged)}) <= 4
