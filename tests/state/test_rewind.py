@@ -155,3 +155,11 @@ async def test_a_kept_sandbox_is_rewound_for_good(make) -> None:
         await sandbox.run("echo after >> file")
     async with Sandbox(keep="back") as sandbox:
         assert (await sandbox.run("cat file")).stdout == "one\nafter\n"
+
+
+async def test_a_command_that_is_no_text_is_a_step_all_the_same(make) -> None:
+    async with make(history="each-run") as sandbox:
+        (await sandbox.run([b"touch", b"odd\xff"])).check()
+        (step,) = await sandbox.snapshots()
+        assert step.step == 1 and step.command is not None
+        assert step.command.isprintable() and "odd\\udcff" in step.command

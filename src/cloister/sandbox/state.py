@@ -331,6 +331,8 @@ def _needs_store(policy: Policy) -> bool:
 
 def _words(command: str | Sequence[str | bytes]) -> str:
     """Return a command as one line, for the list of steps."""
-    if isinstance(command, str):
-        return command
-    return shlex.join(os.fsdecode(part) for part in command)
+    words = command
+    if not isinstance(words, str):
+        words = shlex.join(os.fsdecode(part) for part in words)
+    # Bytes that are no text cannot be kept as such.
+    return words.encode(errors="backslashreplace").decode()
