@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from cloister.doctor.egress import look_at_egress
 from cloister.doctor.finding import Finding, State, missing, ok
 from cloister.doctor.kernel import look_at_kernel
+from cloister.doctor.ledger import look_at_ledger
 from cloister.doctor.place import look_at_binary, look_at_directory, look_at_groups, look_at_ids
 from cloister.doctor.settings import look_at_settings
 from cloister.doctor.storage import look_at_storage
@@ -37,7 +38,7 @@ async def examine() -> Report:
     findings += [*look_at_trial(seen), *look_at_limits(seen)]
     if seen.started:
         findings.append(await look_at_egress(seen.policy))
-    findings.append(_verdict(default, seen))
+    findings += [*look_at_ledger(), _verdict(default, seen)]
     return Report(default.started, (*findings, *look_at_settings()))
 
 
