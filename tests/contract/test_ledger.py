@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from cloister import Denied, HostError, LaunchFailed, Limits, Sandbox
+from cloister import Denied, HostError, LaunchFailed, Limits, Reason, Sandbox
 from cloister.ledger import (
     Entry,
     FileAccessed,
@@ -28,6 +28,7 @@ from cloister.ledger import (
 )
 from cloister.ledger.reading import Fault, list_ledgers, make_receipt, read_entries, verify_ledger
 from cloister.ledger.text import listed
+from cloister.node import process_socket
 from cloister.runtime.namespace.runtime import with_drill
 
 Make = Callable[..., Sandbox]
@@ -141,6 +142,22 @@ async def test_of_many_short_processes_none_is_left_out(recorded: Sandbox, state
     assert report.unfinished_count == 0
 
 
+async def test_events_that_do_not_get_through_are_counted(
+    make: Make, state: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(process_socket, "_BUFFER_BYTES", 4096)
+    line = "i=0; while [ $i -lt 300 ]; do /bin/true; i=$((i+1)); done"
+    async with make(ledger="on") as sandbox:
+        assert (await sandbox.run(line)).ok
+    found = entries(state, sandbox.id)
+    if "does not tell this user" in " ".join(listed(of_kind(found, Launched)[0].unseen)):
+        return
+    report = verify_ledger(state, sandbox.id)
+    assert report.lost > 0
+    assert report.holds and report.unfinished_count == 0
+    assert "could not be written" in " ".join(make_receipt(state, sandbox.id).coverage)
+
+
 async def test_a_script_is_one_process_and_says_what_interprets_it(
     recorded: Sandbox, state: Path
 ) -> None:
@@ -191,6 +208,16 @@ async def test_a_limit_that_is_reached_is_recorded(make: Make, state: Path) -> N
         await sandbox.run(["sleep", "60"])
     found = of_kind(entries(state, sandbox.id), LimitHit)
     assert [each.limit for each in found] == ["wall"]
+
+
+async def test_memory_that_ran_out_is_recorded_by_the_kernels_count(
+    make: Make, state: Path
+) -> None:
+    async with make(ledger="on", limits=Limits(memory="64MiB")) as sandbox:
+        result = await sandbox.run(["python3", "-c", "bytearray(2**28)"])
+    assert result.reason is Reason.MEMORY
+    (hit,) = of_kind(entries(state, sandbox.id), LimitHit)
+    assert (hit.limit, hit.value) == ("memory", 64 * 2**20)
 
 
 async def test_a_wall_that_does_not_come_up_is_recorded(make: Make, state: Path) -> None:
