@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from cloister.build import pull_image
-from cloister.errors import ImageRefused
+from cloister.errors import ImageRefused, NotFound
+from cloister.image import Library
 from cloister.model import User
 from cloister.store import Store
 
@@ -168,3 +169,22 @@ async def test_img04_a_list_of_users_that_is_a_link_is_not_followed(
     made = parts([tar(named)], {"User": "daemon"})
     image = await pull_image(store, made.write_layout(tmp_path / "own"), name="it")
     assert image.user == User(1, 1)
+
+
+async def test_img02_no_image_takes_the_name_of_another_digest(
+    store: Store, tmp_path: Path, tar: Tar, parts: Any
+) -> None:
+    made = parts([tar(("file", {"content": b"forgery"}))])
+    wanted = f"python@sha256:{'5' * 64}"
+    archive = made.write_archive(tmp_path / "saved.tar", wanted)
+    with pytest.raises(ImageRefused, match="another digest"):
+        await pull_image(store, archive)
+    layout = made.write_layout(tmp_path / "image")
+    with pytest.raises(ImageRefused, match="another digest"):
+        await pull_image(store, layout, name=wanted)
+    with pytest.raises(NotFound):
+        Library(store).find(wanted)
+    image = await pull_image(store, layout, name="python")
+    own = f"python@{image.digest}"
+    assert (await pull_image(store, layout, name=own)).digest == image.digest
+    assert Library(store).find(own).digest == image.digest

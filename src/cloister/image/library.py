@@ -63,6 +63,7 @@ class Library:
         try:
             resolved = await loop.run_in_executor(executor, source.resolve, reporter.tick)
             chosen = name or _own_name(resolved)
+            _require_own_digest(chosen, resolved)
             config = parse_config(resolved.config)
             arrival = Arrival(self._store, unpack, reporter, executor)
             facts = await self._bring(resolved, config, arrival)
@@ -175,6 +176,16 @@ def _own_name(resolved: Resolved) -> str:
     if resolved.name is None:
         raise RequestError("this image brings no name; give it one")
     return parse_image_name(resolved.name)
+
+
+def _require_own_digest(name: str, resolved: Resolved) -> None:
+    """Refuse a name that pins another image: whoever asks for that one would be given this."""
+    _, digest = split_pin(name)
+    if digest is not None and digest not in (resolved.digest, *resolved.aliases):
+        raise ImageRefused(
+            f"the image is to be called {quote(name)}, and has another digest; give it a name "
+            "without one"
+        )
 
 
 def effective_layers(diff_ids: Sequence[str], facts: dict[str, LayerFacts]) -> list[str]:
