@@ -106,7 +106,7 @@ def _lives(pid: int) -> bool:
         return False
 
 
-async def test_the_gateway_has_nothing_of_its_owners_environment(
+async def test_the_gateway_has_nothing_of_its_owners_environment_or_rights(
     sandbox_to: Make, monkeypatch: Any
 ) -> None:
     monkeypatch.setenv("CANARY", "canary-value")
@@ -116,6 +116,8 @@ async def test_the_gateway_has_nothing_of_its_owners_environment(
         status = Path(f"/proc/{pid}/status").read_text()
     assert b"canary" not in environ.stdout
     assert "NoNewPrivs:\t1" in status
+    assert "CapEff:\t0000000000000000" in status
+    assert "Uid:\t0\t" not in status
 
 
 async def test_a_sandbox_that_ended_still_tells(web: Any, sandbox_to: Make) -> None:

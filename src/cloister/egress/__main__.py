@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
+
+# Looked for when a first name is looked up or answered, by when our own files may be out of reach.
+import encodings.idna
 import gc
 import os
 import resource
@@ -11,9 +14,14 @@ import signal
 import socket
 import sys
 
+import dns.rdtypes.ANY.OPT
+import dns.rdtypes.IN.A
+
 from cloister.egress.gateway import Gateway
 
 _PR_SET_DUMPABLE, _PR_SET_NO_NEW_PRIVS = 4, 38
+_NOBODY = 65_534
+_LOADED = (encodings.idna, dns.rdtypes.ANY.OPT, dns.rdtypes.IN.A)
 
 
 def main(arguments: list[str]) -> None:
@@ -34,13 +42,18 @@ def main(arguments: list[str]) -> None:
 
 def _narrow() -> None:
     """Give up what is not needed, and let nobody look into this process."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    if os.geteuid() == 0:
+        # All that it needs of root was done by who opened its sockets.
+        os.setgroups([])
+        os.setresgid(_NOBODY, _NOBODY, _NOBODY)
+        os.setresuid(_NOBODY, _NOBODY, _NOBODY)
     libc = ctypes.CDLL(None, use_errno=True)
     for option, value in ((_PR_SET_NO_NEW_PRIVS, 1), (_PR_SET_DUMPABLE, 0)):
         if libc.prctl(option, value, 0, 0, 0) != 0:
             raise OSError(ctypes.get_errno(), f"prctl {option}")
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     # The terminal's are the owner's to answer; our end is the socket's.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     # What hostile bytes make OpenSSL's callbacks raise is answered by a refusal, not by a text.

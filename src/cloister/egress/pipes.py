@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import socket
 
 _BYTES = 1024 * 1024
+# Below this, copying is faster.
+_LEAST_BYTES = 64 * 1024
 # A place in a pipe holds what one piece of the network's memory holds, which can be many pages.
 _AT_ONCE = 8 * 1024 * 1024
 # A person may hold 64 MiB in pipes before the kernel makes all further ones tiny.
@@ -20,10 +23,13 @@ class Pipe:
 
     def __init__(self) -> None:
         self._out, self._in = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        self.filled = 0
         # Beyond what this person may have, it stays as small as it is.
         with contextlib.suppress(OSError):
             fcntl.fcntl(self._in, fcntl.F_SETPIPE_SZ, _BYTES)
-        self.filled = 0
+        if fcntl.fcntl(self._in, fcntl.F_GETPIPE_SZ) < _LEAST_BYTES:
+            self.close()
+            raise OSError(errno.EPERM, "the pipes of this person are used up")
 
     def fill(self, source: socket.socket) -> int:
         """Take what a socket has; 0 at its end. The pipe must be empty."""
