@@ -16,6 +16,12 @@ _opened: dict[str, Store] = {}
 
 async def open_store() -> Store:
     """Return the store of the state directory, which CLOISTER_STATE may name."""
+    if _opened:
+        from cloister.store import state_directory
+
+        store = _opened.get(str(state_directory()))
+        if store is not None:
+            return store
     return await asyncio.to_thread(_open)
 
 
