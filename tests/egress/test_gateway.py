@@ -151,3 +151,27 @@ def test_it_works_without_await(web: Any) -> None:
     assert found.stdout.startswith("198.18.0.2")
     assert other.exit_code == 2
     assert asked == {"web.test": True, "other.test": False}
+
+
+async def test_a_gateway_that_hangs_does_not_hang_its_owner(web: Any, sandbox_to: Make) -> None:
+    async with sandbox_to(f"web.test:{web.port}") as sandbox:
+        gateway = Node.current().gateway
+        hung = gateway.pid
+        assert hung is not None
+        os.kill(hung, signal.SIGSTOP)
+        # Frames that nobody reads, until no more fit.
+        async with asyncio.timeout(30):
+            while gateway.pid == hung:
+                for _ in range(100):
+                    gateway.forget(sandbox.id)
+                    assert sandbox.policy.egress is not None
+                    assert sandbox.guest.doors is not None
+                    gateway.serve(
+                        sandbox.id, sandbox.policy.egress, sandbox.guest.doors, sandbox._traffic
+                    )
+                await asyncio.sleep(0)
+            while gateway.pid is None:
+                await asyncio.sleep(0.01)
+            await gateway.wait_ready()
+        got = await sandbox.run(f"curl -sS -m 20 http://web.test:{web.port}/hello")
+    assert got.stdout == "hello from outside\n", got.stderr

@@ -29,6 +29,8 @@ _SHORTEST_PAUSE_S, _LONGEST_PAUSE_S = 0.01, 5.0
 # One that has lived so long was well.
 _LONG_LIFE_S = 30.0
 _SETTLE_S = 1.0
+# A gateway that takes no word for so long serves nobody either.
+_SEND_S = 2.0
 _MAX_STDERR = 4096
 
 
@@ -167,14 +169,12 @@ class GatewayKeeper:
             return
         try:
             # It reads as fast as it can; waiting here is what keeps the order.
-            self._end.setblocking(True)
+            self._end.settimeout(_SEND_S)
             control.send(self._end, frame, fds)
+            self._end.setblocking(False)
         except OSError:
-            # It has died: its end will be seen, and whoever comes then is told all again.
-            return
-        finally:
-            if self._end.fileno() >= 0:
-                self._end.setblocking(False)
+            # Dead, or as good as that: another one is started, and told all of it again.
+            self._died()
 
     def _log_of(self, id: SandboxId) -> TrafficLog | None:
         if id in self._served:
