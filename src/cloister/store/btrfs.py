@@ -169,7 +169,9 @@ class Quota:
         if self.is_on:
             number = calls.subvolume_id(tree)
             if self._has_group(number):
-                calls.leave_group(self._root, number, calls.group_above(number))
+                # It takes a little space, and on a full disk removing is what makes some.
+                with suppress(OSError):
+                    calls.leave_group(self._root, number, calls.group_above(number))
 
     def tidy(self) -> None:
         """Remove groups that nobody is in."""

@@ -165,3 +165,18 @@ def test_a_pool_is_refused_that_could_not_be_used(pooled: Store, tmp_path: Path)
         with pytest.raises(Busy, match="are kept in"):
             make_pool(tmp_path / "third", POOL_BYTES)
     assert attach_pool(pooled.directory).holds_quota
+
+
+def test_a_disk_is_removed_from_a_pool_too_full_to_note_it(
+    pooled: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = pooled.disks.create("sb_a", limit_bytes=20 * MIB)
+    write(disk, "file", "content")
+
+    def refuse(*arguments: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(calls, "leave_group", refuse)
+    pooled.disks.remove(disk)
+    assert not disk.path.exists()
+    assert not pooled.disks.list()
