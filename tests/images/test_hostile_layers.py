@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from cloister.build import LayerLimits, pull_image, unpack_layer
-from cloister.errors import ImageRefused
+from cloister.build import LayerLimits, pull_image, unpack_layer, unpacking
+from cloister.errors import Exhausted, ImageRefused
 from cloister.image import LayerFacts
 from cloister.store import Staging, Store
 
@@ -273,3 +273,17 @@ async def test_img03_a_bomb_leaves_nothing_in_the_store(
     twin = parts([small], packed=[gzip.compress(small)])
     image = await pull_image(store, twin.write_layout(tmp_path / "twin"), name="twin")
     assert (image.layers[0] / "zeros").stat().st_size == 900_000
+
+
+async def test_img03_a_layer_is_unpacked_only_while_others_have_room_beside_it(
+    store: Store, tmp_path: Path, tar: Any, parts: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*paths: Path) -> None:
+        raise Exhausted("nearly full", limit="disk")
+
+    monkeypatch.setattr(unpacking, "require_room", refuse)
+    small, large = (parts([tar(("file", {"content": bytes(size)}))]) for size in (2**20, 2**23))
+    with pytest.raises(Exhausted, match="nearly full"):
+        await pull_image(store, large.write_layout(tmp_path / "large"), name="large")
+    assert not list((store.driver.root / "layers").iterdir())
+    assert (await pull_image(store, small.write_layout(tmp_path / "small"), name="small")).layers

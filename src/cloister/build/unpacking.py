@@ -20,12 +20,14 @@ from cloister.runtime.namespace.ids import STORE_SLICE
 from cloister.runtime.plan import HostMount, Plan
 from cloister.sandbox import Process, Sandbox
 from cloister.store import as_owner
+from cloister.store.place import require_room
 from cloister.store.stand_in import needed_sub_ids
 
 # Places that every root has room for and nothing else uses.
 _LAYER = "/mnt/layer"
 _PROGRAM = "/mnt/cell"
 _WORDS_BYTES = 16 * 1024
+_LOOK_BYTES = 4 * 2**20
 _FULL = tuple(f"(os error {number})" for number in (errno.ENOSPC, errno.EDQUOT))
 
 
@@ -59,10 +61,21 @@ async def unpack_layer(
     sandbox = await _open_sandbox(directory, limits)
     try:
         process = await sandbox.start(command, cwd="/", timeout=limits.wall_s, stdin=True)
-        result = await _converse(process, archive, executor)
+        result = await _converse(process, _with_room(archive, directory), executor)
     finally:
         await sandbox.stop()
     return _conclude(result, limits)
+
+
+def _with_room(archive: Iterator[bytes], directory: Path) -> Iterator[bytes]:
+    """Pass the archive on as long as enough of the disk is free for what runs beside it."""
+    unlooked = 0
+    for chunk in archive:
+        yield chunk
+        unlooked += len(chunk)
+        if unlooked >= _LOOK_BYTES:
+            require_room(directory)
+            unlooked = 0
 
 
 def _hand_over(directory: Path) -> None:
