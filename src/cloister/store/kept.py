@@ -138,8 +138,10 @@ class Kept:
 
     def remove(self, name: str) -> None:
         """Remove a kept sandbox with its disk and its snapshots; what was forked from it stays."""
-        kept = self.find(name)
+        self.find(name)
         with self.lock(name):
+            # Looked at again: until the lock was ours somebody could rewind it to another disk.
+            kept = self.find(name)
             with self._trees.records.writing(durable=True) as connection:
                 rows = connection.execute(
                     "SELECT id, chain FROM snapshots WHERE sandbox = ?", (name,)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from cloister.errors import AlreadyExists, Busy, NotFound, RequestError, Unsupported
-from cloister.store import Staging, Store
+from cloister.store import KeptLock, Staging, Store
 
 from .conftest import read, take, write
 
@@ -112,6 +112,24 @@ def test_removing_a_kept_sandbox_leaves_its_forks(store: Store) -> None:
     assert not disk.path.exists()
     store.collect()
     assert read(fork, "file") == "text"
+
+
+def test_what_was_rewound_before_its_lock_was_had_is_removed_whole(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = store.disks.create("sb_a", limit_bytes=None)
+    new = store.disks.create("sb_b", limit_bytes=None)
+    store.kept.create("task", disk=old.id, policy="{}")
+    lock = store.kept.lock
+
+    def lock_late(name: str) -> KeptLock:
+        store.kept.update(name, disk=new.id)
+        return lock(name)
+
+    monkeypatch.setattr(store.kept, "lock", lock_late)
+    store.kept.remove("task")
+    # Whoever rewinds removes the disk that is left.
+    assert [disk.id for disk in store.disks.list()] == ["sb_a"]
 
 
 def test_a_volume_is_not_removed_while_it_is_used(store: Store) -> None:
