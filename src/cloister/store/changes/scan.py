@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import heapq
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -19,6 +20,8 @@ from cloister.store.changes.stratum import Owners, Skeleton, Stratum
 
 # Every path is said in full, so a chain of directories costs the square of its depth.
 MAXIMUM_PATH_BYTES = 256 * 1024
+# What the kernel says where something else stands than a moment ago: nothing, a link, a pipe.
+_REPLACED = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.EINVAL, errno.ENXIO)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,11 +81,13 @@ def reading(path: bytes | bytearray) -> Iterator[None]:
     """Say which path it was that could not be read, and whose fault that is."""
     try:
         yield
-    except FileNotFoundError as error:
-        shown = escape(bytes(path) or b"/")
-        raise GuestError(f"{shown} was removed while it was read; ask again") from error
     except OSError as error:
         shown = escape(bytes(path) or b"/")
+        if error.errno in _REPLACED:
+            raise GuestError(
+                f"{shown} was removed or replaced while it was read; ask again, or pause the "
+                "sandbox first"
+            ) from error
         raise HostError(f"{shown} cannot be read: {error.strerror}") from error
 
 
