@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 import tomllib
 from collections.abc import Generator
 from functools import cache
@@ -17,6 +18,21 @@ _EXPECTED_SKIPS = Path(__file__).parent / "expected_skips.toml"
 if "CLOISTER_FUZZ_EXAMPLES" not in os.environ:
     settings.register_profile("cloister", deadline=None)
     settings.load_profile("cloister")
+
+
+_STATE = pytest.StashKey[tempfile.TemporaryDirectory[str]]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Keep what tests keep away from what the person who runs them keeps."""
+    place = tempfile.TemporaryDirectory(prefix="cloister-state-", ignore_cleanup_errors=True)
+    config.stash[_STATE] = place
+    os.environ["CLOISTER_STATE"] = place.name
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """Leave nothing of it."""
+    config.stash[_STATE].cleanup()
 
 
 @pytest.hookimpl(wrapper=True)
