@@ -39,10 +39,13 @@ def state() -> Iterator[Path]:
 
 
 def loops_of(directory: Path) -> list[str]:
-    files = Path("/sys/block").glob("loop*/loop/backing_file")
-    with contextlib.suppress(OSError):
-        return [str(file) for file in files if file.read_text().startswith(f"{directory}/")]
-    return []
+    found = []
+    for file in Path("/sys/block").glob("loop*/loop/backing_file"):
+        # It may go while we look.
+        with contextlib.suppress(OSError):
+            if file.read_text().startswith(f"{directory}/"):
+                found.append(str(file))
+    return found
 
 
 def require_no_loop(directory: Path) -> None:

@@ -10,6 +10,7 @@ import shutil
 import signal
 import sys
 import tempfile
+import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -84,7 +85,7 @@ def a_place(directory: Path, driver: str, pool_bytes: int = POOL_BYTES) -> Itera
             detach_pool(directory)
         shutil.rmtree(directory)
         assert str(directory) not in Path("/proc/self/mountinfo").read_text()
-        assert not loops_of(directory)
+        wait_no_loop(directory)
 
 
 def close_store(directory: Path) -> None:
@@ -94,10 +95,23 @@ def close_store(directory: Path) -> None:
         store.close()
 
 
+def wait_no_loop(directory: Path) -> None:
+    """A device goes a moment after its last unmount, and nobody is told."""
+    deadline = time.monotonic() + 20
+    while found := loops_of(directory):
+        assert time.monotonic() < deadline, found
+        time.sleep(0.02)
+
+
 def loops_of(directory: Path) -> list[str]:
     """Return the loop devices whose file is in a directory."""
-    files = Path("/sys/block").glob("loop*/loop/backing_file")
-    return [str(file) for file in files if file.read_text().startswith(f"{directory}/")]
+    found = []
+    for file in Path("/sys/block").glob("loop*/loop/backing_file"):
+        # It may go while we look.
+        with contextlib.suppress(OSError):
+            if file.read_text().startswith(f"{directory}/"):
+                found.append(str(file))
+    return found
 
 
 @pytest.fixture
