@@ -29,7 +29,6 @@ from cloister.ledger import (
 from cloister.ledger.reading import Fault, list_ledgers, make_receipt, read_entries, verify_ledger
 from cloister.ledger.text import listed
 from cloister.node import process_socket
-from cloister.runtime.namespace.runtime import with_drill
 
 Make = Callable[..., Sandbox]
 
@@ -222,7 +221,7 @@ async def test_memory_that_ran_out_is_recorded_by_the_kernels_count(
 
 async def test_a_wall_that_does_not_come_up_is_recorded(make: Make, state: Path) -> None:
     sandbox = make(ledger="on")
-    sandbox._amend = lambda plan: with_drill(plan, "fail", "seccomp")
+    sandbox._amend = lambda plan: plan.rehearsing("fail", "seccomp")
     with pytest.raises(LaunchFailed):
         await sandbox.open()
     found = entries(state, sandbox.id)

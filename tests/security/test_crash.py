@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import os
 import signal
 from collections.abc import Callable
@@ -110,7 +109,7 @@ def go_on(pidfd: int) -> None:
 
 
 def pausing(step: str) -> Callable[[Plan], Plan]:
-    return lambda plan: dataclasses.replace(plan, drill=("pause", step))
+    return lambda plan: plan.rehearsing("pause", step)
 
 
 @pytest.mark.parametrize("step", GUEST_STEPS)

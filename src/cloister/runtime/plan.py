@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import string
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from cloister.wire.codec import Writer
@@ -187,6 +187,12 @@ class Plan:
         mode, step = self.drill or ("", "")
         w.u8({"": 0, "fail": 1, "pause": 2}[mode]).bytes(step.encode())
         return w.done() + self.room.encoded
+
+    def rehearsing(self, mode: str, step: str) -> Plan:
+        """Return the plan as a rehearsal: `step` fails, or pauses, instead of being performed."""
+        # A step that is performed only where a policy asks for it is asked for.
+        room = replace(self.room, egress=True) if step == "egress" else self.room
+        return replace(self, room=room, drill=(mode, step))
 
     @cached_property
     def digest(self) -> str:

@@ -8,7 +8,6 @@ import itertools
 import os
 import socket
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from pathlib import Path
 
 from cloister.errors import CloisterError, GuestGone, LaunchFailed, RequestError, Unsupported
@@ -332,11 +331,6 @@ class NamespaceRuntime:
         if on_lost is not None:
             error = None if self._launcher is None else self._launcher.error
             on_lost(error or GuestGone("the sandbox's first process ended", reason="gone"))
-
-
-def with_drill(plan: Plan, mode: str, step: str) -> Plan:
-    """Return the plan as a rehearsal: `step` fails, or pauses, instead of being performed."""
-    return replace(plan, drill=(mode, step))
 
 
 def _parse_posture(facts: bytes) -> Posture:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
-import dataclasses
 import hashlib
 import json
 import os
@@ -89,7 +88,7 @@ async def _expect_failures_named(arena: Arena) -> None:
 
 def _drill(mode: str, step: str) -> Any:
     def amend(plan: Plan) -> Plan:
-        return dataclasses.replace(plan, drill=(mode, step))
+        return plan.rehearsing(mode, step)
 
     return amend
 

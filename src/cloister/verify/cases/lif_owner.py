@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import signal
 import subprocess
@@ -69,7 +68,7 @@ async def fail_each_step(arena: Arena) -> None:
 
 def _failing(step: str) -> Callable[[Plan], Plan]:
     def amend(plan: Plan) -> Plan:
-        return dataclasses.replace(plan, drill=("fail", step))
+        return plan.rehearsing("fail", step)
 
     return amend
 

@@ -42,7 +42,7 @@ async def main(count, busy, drill):
                 await sandbox.pause()
     if drill:
         rehearsed = Sandbox()
-        rehearsed._amend = lambda plan: dataclasses.replace(plan, drill=("pause", drill))
+        rehearsed._amend = lambda plan: plan.rehearsing("pause", drill)
         opening = asyncio.create_task(rehearsed.open())
         await asyncio.sleep(0)
     print(json.dumps([str(path) for path in find_layout().directories()]), flush=True)
