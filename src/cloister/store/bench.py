@@ -5,10 +5,9 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from cloister.store.driver import BENCH, UPPER, WORK
-from cloister.store.stand_in import as_owner, needed_sub_ids
+from cloister.store.driver import BENCH, UPPER
+from cloister.store.stand_in import needed_sub_ids
 from cloister.store.tree_copy import copy_facts, copy_tree
-from cloister.store.tree_removal import remove_tree
 
 
 def make_bench(tree: Path) -> None:
@@ -19,16 +18,6 @@ def make_bench(tree: Path) -> None:
     # not ours to give the bench to, everybody may make names in it: the tree around it lets nobody
     # through but us, and the sandbox, which is handed the bench itself.
     bench.chmod(0o755 if needed_sub_ids() is None else 0o777)
-
-
-def renew_bench(tree: Path) -> None:
-    """Take away what overlayfs left beside a disk that was in use when it was snapshotted.
-
-    It refuses to mount where it sees that a volatile mount was cut short.
-    """
-    if (tree / BENCH / WORK).exists():
-        # Within the tree: nothing can be moved out of a subvolume into the store's own trash.
-        as_owner(remove_tree, tree / BENCH / WORK, tree)
 
 
 def copy_upper(disk: Path, target: Path, trash: Path) -> bool:

@@ -10,7 +10,7 @@ from typing import Literal
 
 from cloister.errors import HostError, Unsupported
 from cloister.store import btrfs_calls as calls
-from cloister.store.bench import make_bench, renew_bench
+from cloister.store.bench import make_bench
 from cloister.store.driver import Method, Space
 from cloister.store.place import sync
 from cloister.store.stand_in import as_owner
@@ -48,8 +48,8 @@ class BtrfsDriver:
         if not chain:
             self.make(tree)
             return False
+        # What overlayfs left beside it, if it was in use, the next launch takes away.
         calls.snapshot_subvolume(chain[0], tree, read_only=False)
-        renew_bench(tree)
         return False
 
     def capture(self, disk: Path, target: Path, *, idle: bool) -> Method:
