@@ -251,7 +251,8 @@ class Sandbox(Stateful, Permitting, Observed):
             raise RequestError(f"stdin is {quote(stdin)}; write text or bytes")
         kept_bytes = self.policy.limits.output if output is None else parse_bytes(output, "output")
         timeout_s = self._timeout(timeout)
-        await self.wait_until_moving()
+        if self._state.stands_still:
+            await self.wait_until_moving()
         process = self._process(command, cwd, env, user, None, stdin=data is not None)
         self.enter()
         try:
@@ -270,7 +271,8 @@ class Sandbox(Stateful, Permitting, Observed):
             raise
         finally:
             self.leave()
-        await self.end_step(command)
+        if self.policy.history is not History.NONE:
+            await self.end_step(command)
         return result
 
     async def start(
