@@ -56,16 +56,6 @@ def test_forks_do_not_see_each_others_writes(store: Store) -> None:
     assert (read(one, "shared"), read(two, "shared")) == ("from before", "from before")
 
 
-def test_what_overlayfs_left_beside_a_disk_is_not_in_its_forks(store: Store) -> None:
-    disk = store.disks.create("sb_a", limit_bytes=None)
-    write(disk, "file", "text")
-    (disk.path / "work" / "%" / "incompat" / "volatile").mkdir(parents=True)
-    taken, _ = take(store, disk, idle=False)
-    fork = store.disks.create("sb_b", base=taken.snapshot, limit_bytes=None)
-    assert not (fork.path / "work").exists()
-    assert read(fork, "file") == "text"
-
-
 def test_a_removed_disk_is_gone_and_its_snapshots_stay(store: Store) -> None:
     disk = store.disks.create("sb_a", limit_bytes=None)
     write(disk, "file", "text")
