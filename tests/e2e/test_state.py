@@ -236,6 +236,17 @@ def test_pause_holds_still_and_resume_lets_go(state: State) -> None:
     assert state.sh("a", "echo on") == "on\n"
 
 
+def test_an_export_as_an_image_can_be_brought_back(state: State, tmp_path: Path) -> None:
+    state.make("a", "echo kept > /workspace/file")
+    layout = tmp_path / "layout"
+    told = state.json("export", "a", "--as", "oci", "-o", str(layout), "--json")
+    assert (layout / "oci-layout").is_file()
+    state.ok("image", "import", f"oci:{layout}:a", "again")
+    assert state.json("image", "inspect", "again", "--json")["digest"] == told["digest"]
+    refused = state("export", "a", "--as", "oci")
+    assert refused.returncode == 2 and b"--output" in refused.stderr
+
+
 @pytest.mark.parametrize("runs", [False, True], ids=["stopped", "running"])
 def test_diff_and_export_tell_exactly_what_changed(
     state: State, tmp_path: Path, runs: bool

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -29,6 +30,8 @@ from cloister.model.changes import escape
 
 if TYPE_CHECKING:
     from cloister.store.changes import Written
+
+_CHUNK_BYTES = 1024 * 1024
 
 SINCE = click.option(
     "--since",
@@ -95,9 +98,14 @@ async def _benches(name: str, since: str | None) -> tuple[Path, ...] | None:
     "form",
     type=click.Choice(["patch", "tar", "oci"]),
     required=True,
-    help="A patch for `git apply`, a tar of what is there now, or an image layer.",
+    help="A patch for `git apply`, a tar of what is there now, or an image of one layer.",
 )
-@click.option("--output", "-o", metavar="FILE", help="Write to a file, and not to standard output.")
+@click.option(
+    "--output",
+    "-o",
+    metavar="FILE",
+    help="Write to a file (oci: into a directory), and not to standard output.",
+)
 @click.option("--below", metavar="PATH", default="/", help="Only what is below a path inside.")
 @SINCE
 @click.option("--json", "as_json", is_flag=True, help="Print what was written as a JSON object.")
@@ -107,13 +115,16 @@ def export(
 ) -> int:
     """Write what the kept sandbox NAME changed: what leaves it, and nothing else.
 
-    Paths in it are relative to what --below names. A tar holds what was added and changed; an
-    image layer (oci) also says what was deleted. Binary files are in a patch too.
+    Paths in it are relative to what --below names. A tar holds what was added and changed. The
+    one layer of an image (oci, tagged NAME, for `cloister image import oci:DIRECTORY:NAME` and
+    other tools) also says what was deleted. Binary files are in a patch too.
 
     For example: `cloister export task-42 --as patch --below /workspace -o task-42.patch`
     """
     tree = parse_absolute_path(below, "--below")
     if output is None:
+        if form == "oci":
+            raise click.UsageError("an image is a directory; name one with --output")
         if as_json:
             raise click.UsageError("--json needs --output: standard output has the export itself")
         if form != "patch" and session.is_terminal(1):
@@ -131,22 +142,38 @@ async def _export(
             if form == "patch":
                 await to_standard_output(write_patch, asked, True)
             else:
-                _tell_left_out(await to_standard_output(write_archive, asked, _style(form)))
+                _tell_left_out(await to_standard_output(write_archive, asked, "plain"))
             return 0
+        image: str | None = None
+        written: Written | None
         with Waiting(f"writing {output}"):
-            written = await _write_file(Path(output), form, asked)
+            if form == "oci":
+                written, image = await _write_image(Path(output), name, asked)
+            else:
+                written = await _write_file(Path(output), form, asked)
     _tell_left_out(written)
     if as_json:
-        described: dict[str, object] = {"file": output, "bytes": os.path.getsize(output)}
+        described: dict[str, object] = {"file": output}
+        if image is None:
+            described["bytes"] = os.path.getsize(output)
         if written is not None:
-            described |= {"entries": written.entries, "digest": written.digest}
+            described |= {"entries": written.entries, "digest": image or written.digest}
             described["left_out"] = written.left_out_total
         click.echo(json.dumps(described))
     return 0
 
 
-def _style(form: str) -> str:
-    return "oci" if form == "oci" else "plain"
+async def _write_image(target: Path, tag: str, asked: Asked) -> tuple[Written, str]:
+    """Write an image whose one layer is what was changed; return its digest too."""
+    from cloister.image import LayoutWriter
+
+    writer = LayoutWriter(target)
+    with tempfile.TemporaryFile(dir=target) as layer:
+        written = await to_descriptor(layer.fileno(), write_archive, asked, "oci")
+        layer.seek(0)
+        chunks = iter(lambda: layer.read(_CHUNK_BYTES), b"")
+        added = await asyncio.to_thread(writer.add_layer, chunks)
+        return written, writer.add_image(tag, [added])
 
 
 async def _write_file(target: Path, form: str, asked: Asked) -> Written | None:
@@ -167,7 +194,7 @@ async def _write_file(target: Path, form: str, asked: Asked) -> Written | None:
                 written = None
                 await to_descriptor(fd, write_patch, asked, True)
             else:
-                written = await to_descriptor(fd, write_archive, asked, _style(form))
+                written = await to_descriptor(fd, write_archive, asked, "plain")
         finally:
             os.close(fd)
         fresh.rename(target)
