@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from cloister import Busy, Denied, Limits, Mount, RequestError, Sandbox, Volume
+from cloister import Busy, CannotEnforce, Denied, Limits, Mount, RequestError, Sandbox, Volume
 from cloister.policy import DirectoryRoot, Policy
 from cloister.verify.cases.owners import has_ended
 from cloister.verify.resources import descendants
@@ -24,6 +24,14 @@ async def test_what_was_written_is_there_when_it_is_opened_again(make, listing) 
     async with Sandbox(keep="task") as sandbox:
         assert await listing(sandbox, "/workspace", "/home") == before
         assert sandbox.id != first
+
+
+async def test_a_number_of_files_that_nobody_counts_is_refused(make, limits) -> None:
+    with pytest.raises(CannotEnforce) as raised:
+        await make(keep="counted", limits=limits(inodes=1000)).open()
+    assert raised.value.limit == "inodes"
+    async with make(keep="counted") as sandbox:
+        assert (await sandbox.run(["true"])).ok
 
 
 async def test_its_policy_is_the_one_it_was_made_with(make, limits) -> None:

@@ -9,8 +9,8 @@ import secrets
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
-from cloister.errors import AlreadyExists, NotFound, RequestError
-from cloister.model import SandboxId, VolumeMode, quote
+from cloister.errors import AlreadyExists, CannotEnforce, NotFound, RequestError
+from cloister.model import Limits, SandboxId, VolumeMode, quote
 from cloister.node.stock import open_store
 from cloister.policy import ImageRoot, Policy, Storage, read_policy
 from cloister.runtime.ground import Ground, GroundDisk, GroundVolume
@@ -18,6 +18,8 @@ from cloister.runtime.ground import Ground, GroundDisk, GroundVolume
 if TYPE_CHECKING:
     from cloister.image import Image
     from cloister.store import Disk, KeptLock, KeptSandbox, Snapshot, Store, Volume
+
+_DEFAULT_INODES = Limits().inodes
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +138,16 @@ class Workspace:
 
     def _policy_text(self) -> str:
         return json.dumps(self._policy.as_dict(), sort_keys=True)
+
+    def require_countable(self, policy: Policy) -> None:
+        """Refuse a number of files that was asked for and that no disk of the store counts."""
+        if self.disk is not None and policy.limits.inodes != _DEFAULT_INODES:
+            raise CannotEnforce(
+                f"the limit of {policy.limits.inodes} files cannot be enforced",
+                limit="inodes",
+                why="a disk of the store counts bytes, those of names included, and not files",
+                enable='leave inodes out, or set storage = "memory"',
+            )
 
     def require_same_root(self, policy: Policy) -> None:
         """Refuse to show what was written above one root above another."""

@@ -123,6 +123,7 @@ class State:
             policy = made
         elif wanted.policy is None:
             policy = workspace.kept_policy.replace(**wanted.changes)
+        workspace.require_countable(policy)
         workspace.require_same_root(policy)
         image = workspace.image
         if image is None:
