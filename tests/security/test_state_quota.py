@@ -200,6 +200,17 @@ async def test_a_full_pool_refuses_new_work_and_damages_nothing(store: Store) ->
             # A sandbox in memory needs no disk.
             async with Sandbox() as light:
                 assert (await light.run("echo on")).stdout == "on\n"
+
+
+@pytest.mark.soak
+async def test_the_room_of_a_full_pool_comes_back(store: Store) -> None:
+    unlimited = Limits(disk="unlimited")
+    async with Sandbox(keep="well", limits=unlimited) as well:
+        await well.run("seq 10000 > numbers; sync numbers")
+        await well.snapshot("before")
+        async with Sandbox(storage="disk", limits=unlimited) as greedy:
+            result = await greedy.run("head -c 3G /dev/urandom > all && sync all", timeout=100)
+            assert not result.ok and result.reason is Reason.DISK
         await wait_room(store)
         await well.snapshot("after")
         async with Sandbox.fork("well@before") as [fork]:

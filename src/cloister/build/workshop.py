@@ -54,7 +54,6 @@ def build_limits(store: Store) -> Limits:
         cpus="unlimited",
         pids=4096,
         disk="32GiB" if store.driver.holds_quota else "unlimited",
-        inodes=2_000_000,
         wall="1h",
         lifetime="2h",
     )

@@ -255,6 +255,12 @@ class Workspace:
         await asyncio.to_thread(replace)
         return left
 
+    async def require_room(self) -> None:
+        """Say that the disk of the state is full before anything is ended for a new tree."""
+        from cloister.store.place import require_room
+
+        await asyncio.to_thread(require_room, self._store.directory, self._store.driver.root)
+
     async def find(self, which: Snapshot | str | int) -> Snapshot:
         """Return a snapshot by itself, its id, its name, or the number of a step of this one."""
         if isinstance(which, bool):

@@ -253,6 +253,7 @@ class State:
             return await workspace.take(occasion, idle=True)
         # Nothing runs inside but the guest: its disk becomes the snapshot, and it goes on with
         # another guest on a new disk above that.
+        await workspace.require_room()
         await sandbox.end_guest()
         try:
             return await workspace.take(occasion, idle=True)
@@ -283,6 +284,7 @@ class State:
 
     async def _go_back(self, target: Snapshot) -> None:
         sandbox, workspace = self._sandbox, self.workspace
+        await workspace.require_room()
         await sandbox.end_guest()
         try:
             left = await workspace.go_back(target)
