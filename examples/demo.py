@@ -17,7 +17,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 
 from cloister import CannotEnforce, CloisterError, Exhausted, Limits, Reason, Sandbox
-from cloister.node import Record, list_records
+from cloister.node import Record, list_records, open_store
 
 SCRIPT = """\
 import platform, sys
@@ -95,6 +95,7 @@ async def tell(story: Story) -> None:
     story.tell("the next: started, used, ended", result.ok, f"{warm_ms:.1f} ms")
     async with Sandbox(limits=limits) as sandbox:
         await work(story, sandbox)
+    await it_can_go_back(story, limits)
     await limits_hold(story, limits)
     await walls_hold(story, limits)
     await nothing_is_left(story, limits)
@@ -131,6 +132,37 @@ async def work(story: Story, sandbox: Sandbox) -> None:
         "a server inside, dialled from here", answer.endswith(SCRIPT.encode()), first(answer)
     )
     server.kill()
+
+
+async def it_can_go_back(story: Story, limits: Limits) -> None:
+    story.chapter("Going back")
+    with tempfile.TemporaryDirectory(prefix="cloister-demo-") as state:
+        os.environ["CLOISTER_STATE"] = state
+        stored = limits.replace(disk="unlimited")
+        async with Sandbox(storage="disk", limits=stored) as sandbox:
+            await sandbox.run("echo careful > notes")
+            begun = time.perf_counter()
+            before = await sandbox.snapshot("before")
+            took = f"{(time.perf_counter() - begun) * 1e3:.1f} ms, {before.method}"
+            story.tell("a snapshot", before.name == "before", took)
+            await sandbox.run("echo reckless > notes; mkdir new")
+            changed = " ".join(change.display() for change in await sandbox.diff("/workspace"))
+            told = "/workspace/notes" in changed and "/workspace/new" in changed
+            story.tell("what changed", told, changed)
+            await sandbox.rewind(before)
+            notes = (await sandbox.run("cat notes; ls")).stdout.split()
+            story.tell("after the rewind", notes == ["careful", "notes"], " ".join(notes))
+            async with Sandbox.fork(before, count=2) as forks:
+                for number, fork in enumerate(forks):
+                    await fork.run(f"echo {number} >> notes")
+                seen = [(await fork.run("cat notes")).stdout.split() for fork in forks]
+            apart = seen == [["careful", "0"], ["careful", "1"]]
+            story.tell("two forks, and neither sees the other", apart, f"{seen}")
+        # What snapshots hold may belong to ids that only the store can act as.
+        store = await open_store()
+        for snapshot in store.snapshots.list():
+            store.snapshots.remove(snapshot)
+        del os.environ["CLOISTER_STATE"]
 
 
 def first(data: bytes) -> str:

@@ -1,4 +1,4 @@
-"""For every test: no skip that is not on the list, and no deadline on generated inputs."""
+"""For every test: who runs it, no skip that is not on the list, a state directory of its own."""
 
 from __future__ import annotations
 
@@ -11,6 +11,11 @@ from pathlib import Path
 
 import pytest
 from hypothesis import settings
+
+from cloister.runtime.namespace.ids import find_sub_ids
+
+SINGLE_ID = "a sandbox with a single id has no other user to become"
+NOT_OWNED = "without root the host's programs belong to nobody inside, and cannot be changed"
 
 _EXPECTED_SKIPS = Path(__file__).parent / "expected_skips.toml"
 
@@ -78,3 +83,25 @@ def _expected_skips() -> dict[str, frozenset[str]]:
 
 # For a test that holds its own reasons against a list of its own before it skips.
 _ANY_REASON = "one that the test itself has found on its own list"
+
+
+@pytest.fixture(scope="session")
+def host() -> str:
+    """Who we are here: "root", a user with "ranges" of sub-ids, or one with a "single" id."""
+    if os.geteuid() == 0:
+        return "root"
+    return "single" if find_sub_ids() is None else "ranges"
+
+
+@pytest.fixture
+def several_ids(host: str) -> None:
+    """Asked for by tests in which somebody becomes another user."""
+    if host == "single":
+        pytest.skip(SINGLE_ID)
+
+
+@pytest.fixture
+def owned_programs(host: str) -> None:
+    """Asked for by tests that change the host's programs on their own layer."""
+    if host != "root":
+        pytest.skip(NOT_OWNED)

@@ -11,13 +11,10 @@ import pytest
 
 from cloister import Sandbox
 from cloister.node import Node, list_records
-from cloister.runtime.namespace.ids import find_sub_ids
 from cloister.runtime.namespace.instance import runtime_directory
 from cloister.runtime.namespace.layout import find_layout
 
-SINGLE_ID = "a sandbox with a single id has no other user to become"
 NO_UNIFIED = "without a unified control group there is no freezing and no sum of cpu time"
-NOT_OWNED = "without root the host's programs belong to nobody inside, and cannot be changed"
 
 Make = Callable[..., Sandbox]
 
@@ -25,28 +22,6 @@ Make = Callable[..., Sandbox]
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         item.add_marker(pytest.mark.contract)
-
-
-@pytest.fixture(scope="session")
-def host() -> str:
-    """Who we are here: "root", a user with "ranges" of sub-ids, or one with a "single" id."""
-    if os.geteuid() == 0:
-        return "root"
-    return "single" if find_sub_ids() is None else "ranges"
-
-
-@pytest.fixture
-def several_ids(host: str) -> None:
-    """Asked for by tests in which somebody becomes another user."""
-    if host == "single":
-        pytest.skip(SINGLE_ID)
-
-
-@pytest.fixture
-def owned_programs(host: str) -> None:
-    """Asked for by tests that change the host's programs on their own layer."""
-    if host != "root":
-        pytest.skip(NOT_OWNED)
 
 
 @pytest.fixture

@@ -19,7 +19,6 @@ import pytest
 
 from cloister import Limits, Sandbox
 from cloister.node import Node, list_records, stock
-from cloister.runtime.namespace.ids import find_sub_ids
 from cloister.runtime.namespace.instance import runtime_directory
 from cloister.runtime.namespace.layout import find_layout
 from cloister.store import Store
@@ -28,8 +27,6 @@ from cloister.store.trees import KINDS
 HERE = Path(__file__).parent
 POOL_BYTES = 4 * 2**30
 NOT_FROZEN = "without a unified control group there is no freezing and no sum of cpu time"
-SINGLE_ID = "a sandbox with a single id has no other user to become"
-NOT_OWNED = "without root the host's programs belong to nobody inside, and cannot be changed"
 # The pool is made by root; without root there are plain directories.
 DRIVERS = ("plain", "btrfs") if os.geteuid() == 0 else ("plain",)
 
@@ -174,28 +171,6 @@ def trees_of(store: Store) -> list[str]:
     root = store.driver.root
     found = [f"{kind}/{name}" for kind in KINDS for name in os.listdir(root / kind)]
     return found + [f"record {row['id']}" for row in store._records.all("SELECT id FROM trees")]
-
-
-@pytest.fixture(scope="session")
-def host() -> str:
-    """Who we are here: "root", a user with "ranges" of sub-ids, or one with a "single" id."""
-    if os.geteuid() == 0:
-        return "root"
-    return "single" if find_sub_ids() is None else "ranges"
-
-
-@pytest.fixture
-def several_ids(host: str) -> None:
-    """Asked for by tests in which somebody becomes another user."""
-    if host == "single":
-        pytest.skip(SINGLE_ID)
-
-
-@pytest.fixture
-def owned_programs(host: str) -> None:
-    """Asked for by tests that change the host's programs on their own layer."""
-    if host != "root":
-        pytest.skip(NOT_OWNED)
 
 
 @pytest.fixture

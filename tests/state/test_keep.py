@@ -9,7 +9,17 @@ from pathlib import Path
 
 import pytest
 
-from cloister import Busy, CannotEnforce, Denied, Limits, Mount, RequestError, Sandbox, Volume
+from cloister import (
+    Busy,
+    CannotEnforce,
+    Denied,
+    Limits,
+    Mount,
+    Reason,
+    RequestError,
+    Sandbox,
+    Volume,
+)
 from cloister.policy import DirectoryRoot, Policy
 from cloister.verify.cases.owners import has_ended
 from cloister.verify.resources import descendants
@@ -32,6 +42,12 @@ async def test_a_number_of_files_that_nobody_counts_is_refused(make, limits) -> 
     assert raised.value.limit == "inodes"
     async with make(keep="counted") as sandbox:
         assert (await sandbox.run(["true"])).ok
+
+
+async def test_a_program_that_fails_on_a_disk_with_room_is_not_said_to_have_filled_it(make) -> None:
+    async with make() as sandbox:
+        result = await sandbox.run("exit 3")
+        assert (result.exit_code, result.reason) == (3, Reason.EXIT)
 
 
 async def test_its_policy_is_the_one_it_was_made_with(make, limits) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cloister import NotFound, RequestError, Sandbox
+from cloister import Exhausted, NotFound, RequestError, Sandbox
 from cloister.policy import DirectoryRoot
 
 
@@ -163,3 +163,18 @@ async def test_a_command_that_is_no_text_is_a_step_all_the_same(make) -> None:
         (step,) = await sandbox.snapshots()
         assert step.step == 1 and step.command is not None
         assert step.command.isprintable() and "odd\\udcff" in step.command
+
+
+async def test_a_step_that_cannot_be_kept_says_how_its_command_ended(make, monkeypatch) -> None:
+    async with make(history="each-run") as sandbox:
+
+        async def full(*given: object, **named: object) -> None:
+            raise Exhausted("the disk of the state is full", limit="disk")
+
+        workspace = sandbox._state.workspace
+        monkeypatch.setattr(workspace, "take", full)
+        with pytest.raises(Exhausted) as raised:
+            await sandbox.run("exit 3")
+        assert "3" in "".join(raised.value.__notes__)
+        monkeypatch.undo()
+        assert (await sandbox.run("exit 3")).exit_code == 3

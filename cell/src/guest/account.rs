@@ -43,9 +43,10 @@ pub fn exited(used: &Used, status: i32, processes: u32) -> ToHost {
 /// Whether the disk was full when something failed: bit 0 for bytes, bit 1 for inodes.
 fn fullness() -> u8 {
     match mount::space(b"/") {
-        Ok([size, blocks, free, _, free_inodes]) => {
+        Ok([size, blocks, free, inodes, free_inodes]) => {
             let nearly = free * size < 64 * 1024 || free < blocks / 2048;
-            u8::from(nearly) | u8::from(free_inodes == 0) << 1
+            // btrfs counts none, and says that there are none and none are free.
+            u8::from(nearly) | u8::from(inodes > 0 && free_inodes == 0) << 1
         }
         Err(_) => 0,
     }

@@ -272,7 +272,7 @@ class Sandbox(Stateful, Permitting, Observed):
         finally:
             self.leave()
         if self.policy.history is not History.NONE:
-            await self.end_step(command)
+            await self.end_step(command, result)
         return result
 
     async def start(

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Self
 
+from cloister.errors import CloisterError
 from cloister.sandbox.differences import Differences
 from cloister.sandbox.fork import Forks, fork, require_count
 
 if TYPE_CHECKING:
+    from cloister.model import Result
     from cloister.sandbox.recording import Recording
     from cloister.sandbox.state import State
     from cloister.store import Snapshot
@@ -67,9 +69,19 @@ class Stateful:
         """Whether every process inside is held still."""
         return self._state.is_paused
 
-    async def end_step(self, command: str | Sequence[str | bytes]) -> None:
-        """End a step of the history, if there is one, after a command that `start` began."""
-        await self._state.step(command)
+    async def end_step(
+        self, command: str | Sequence[str | bytes], result: Result | None = None
+    ) -> None:
+        """End a step of the history, if there is one, after a command that `start` began.
+
+        If it cannot be kept, the error says how the command itself ended.
+        """
+        try:
+            await self._state.step(command)
+        except CloisterError as error:
+            if result is not None:
+                error.add_note(f"the command itself had ended: {result.describe()}")
+            raise
 
     async def wait_ended(self) -> None:
         """Wait until it has ended, whoever ends it; for an owner who only keeps it running."""
