@@ -202,8 +202,14 @@ class Workspace:
         return self._store.driver.name == "btrfs"
 
     def is_full(self) -> bool:
-        """Whether the disk has reached its limit."""
-        return self.disk is not None and self._store.disks.is_full(self.disk)
+        """Whether the disk, or a volume the sandbox may write to, has reached its limit."""
+        if self.disk is not None and self._store.disks.is_full(self.disk):
+            return True
+        mounts = zip(self._volumes, self._policy.volumes, strict=True)
+        return any(
+            mount.mode is VolumeMode.WRITE and self._store.volumes.is_full(volume)
+            for volume, mount in mounts
+        )
 
     @property
     def step(self) -> int:

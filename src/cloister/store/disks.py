@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -25,6 +26,14 @@ _NEARLY_FULL_BYTES = 1024 * 1024
 _LEAST_ROOM_BYTES = 1024 * 1024
 # What names, owners and the like take up beside the data of files: no more than so much of it.
 _METADATA_SHARE = 20
+
+
+def is_nearly_full(place: Path, limit_bytes: int | None, used_bytes: Callable[[], int]) -> bool:
+    """Whether there is hardly any room at `place`, or below a limit."""
+    room = os.statvfs(place)
+    if room.f_bavail * room.f_frsize < _NEARLY_FULL_BYTES:
+        return True
+    return limit_bytes is not None and used_bytes() > limit_bytes - _NEARLY_FULL_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,9 +195,4 @@ class Disks:
 
     def is_full(self, disk: Disk) -> bool:
         """Whether a writer has been, or is about to be, stopped by the disk's limit or its room."""
-        place = os.statvfs(disk.path)
-        if place.f_bavail * place.f_frsize < _NEARLY_FULL_BYTES:
-            return True
-        if disk.limit_bytes is None:
-            return False
-        return self.used_bytes(disk) > disk.limit_bytes - _NEARLY_FULL_BYTES
+        return is_nearly_full(disk.path, disk.limit_bytes, lambda: self.used_bytes(disk))

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from cloister.errors import AlreadyExists, Busy, NotFound, Unsupported
 from cloister.model import quote
+from cloister.store.disks import is_nearly_full
 from cloister.store.driver import BENCH
 from cloister.store.place import parse_name
 from cloister.store.stand_in import as_owner
@@ -107,6 +108,10 @@ class Volumes:
     def used_bytes(self, volume: Volume) -> int:
         """Return what counts against its size."""
         return self._trees.driver.used_bytes(volume.path.parent)
+
+    def is_full(self, volume: Volume) -> bool:
+        """Whether a writer has been, or is about to be, stopped by the volume's size or its room."""
+        return is_nearly_full(volume.path, volume.limit_bytes, lambda: self.used_bytes(volume))
 
     def _lock(self, name: str, kind: int) -> int:
         path = self._locks / f"{parse_name(name, 'a volume name')}.volume"
