@@ -110,7 +110,7 @@ class Volumes:
         return self._trees.driver.used_bytes(volume.path.parent)
 
     def is_full(self, volume: Volume) -> bool:
-        """Whether a writer has been, or is about to be, stopped by the volume's size or its room."""
+        """Whether a writer has been, or is about to be, stopped by its size or its room."""
         return is_nearly_full(volume.path, volume.limit_bytes, lambda: self.used_bytes(volume))
 
     def _lock(self, name: str, kind: int) -> int:
