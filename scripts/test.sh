@@ -4,6 +4,7 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 export PATH="$PATH:$HOME/.cargo/bin"
 python=.venv/bin/python
+quietly=
 
 main() {
     case "${1:-all}" in
@@ -11,26 +12,7 @@ main() {
         security) security ;;
         all)
             check
-            step "contract: every runtime, as $(id -un)" "$python" -m pytest -q tests/contract
-            if [ "$(id -u)" -eq 0 ]; then
-                step "contract: every runtime, as a user with sub-ids" \
-                    "$python" tests/run_as_user.py ranges -q tests/contract
-                step "contract: every runtime, as a user with a single id" \
-                    "$python" tests/run_as_user.py single -q tests/contract
-            fi
-            step "state: every storage driver, as $(id -un)" "$python" -m pytest -q tests/state
-            if [ "$(id -u)" -eq 0 ]; then
-                # With sub-ids every look at a tree is a process of its own: the long ones are root's.
-                step "state: plain directories, as a user with sub-ids" \
-                    "$python" tests/run_as_user.py ranges -q tests/state/test_keep.py tests/state/test_forks.py
-                step "state: plain directories, as a user with a single id" \
-                    "$python" tests/run_as_user.py single -q tests/state \
-                    -k "not machine and not crash"
-            fi
-            step "egress: real programs and real servers, as $(id -un)" "$python" -m pytest -q tests/egress
-            security
-            step "images: a real registry, hostile layers" "$python" -m pytest -q tests/images
-            step "end to end" "$python" -m pytest -q tests/e2e
+            both_lanes
             ;;
         *)
             echo "test.sh: unknown suite '$1'; use check, security or all" >&2
@@ -63,16 +45,74 @@ check_cell() {
     step "tests of cell" in_cell cargo test --release --locked --quiet
 }
 
+# The suites wait more than they compute: two at a time use both cores. Each lane has its own table
+# of mounts, since some tests count the mounts of the host.
+both_lanes() {
+    quietly=yes
+    lane_of_owner &
+    local owner=$!
+    lane_of_everybody &
+    wait "$owner"
+    wait $!
+    if [ -s "$failures" ]; then
+        sed 's/^/[test] failed: /' "$failures"
+        return 1
+    fi
+}
+
+lane_of_owner() {
+    step "contract: every runtime, as $(id -un)" "$python" -m pytest -q tests/contract
+    step "state: every storage driver, as $(id -un)" "$python" -m pytest -q tests/state
+    step "end to end" "$python" -m pytest -q tests/e2e
+}
+
+lane_of_everybody() {
+    if [ "$(id -u)" -eq 0 ]; then
+        step "contract: every runtime, as a user with sub-ids" \
+            "$python" tests/run_as_user.py ranges -q tests/contract
+        step "contract: every runtime, as a user with a single id" \
+            "$python" tests/run_as_user.py single -q tests/contract
+        # With sub-ids every look at a tree is a process of its own: the long ones are root's.
+        step "state: plain directories, as a user with sub-ids" \
+            "$python" tests/run_as_user.py ranges -q tests/state/test_keep.py tests/state/test_forks.py
+        step "state: plain directories, as a user with a single id" \
+            "$python" tests/run_as_user.py single -q tests/state -k "not machine and not crash"
+    fi
+    step "egress: real programs and real servers, as $(id -un)" "$python" -m pytest -q tests/egress
+    security
+    step "images: a real registry, hostile layers" "$python" -m pytest -q tests/images
+}
+
 security() {
     step "security: attacks on this machine's real runtime" "$python" -m pytest -q tests/security
 }
 
 in_cell() { (cd cell && "$@"); }
 
+# In a lane, what a step says comes out in one piece when it has ended, and the next one follows
+# also where it failed.
 step() {
-    printf '[test] %s\n' "$1"
+    local title="$1" output began=$SECONDS
     shift
-    "$@"
+    if [ -z "$quietly" ]; then
+        printf '[test] %s\n' "$title"
+        "$@"
+        return
+    fi
+    output="$(mktemp)"
+    apart "$@" >"$output" 2>&1 || echo "$title" >>"$failures"
+    {
+        flock 9
+        printf '[test] %s (%d s)\n' "$title" "$((SECONDS - began))"
+        cat "$output"
+    } 9>>"$failures"
+    rm -f "$output"
 }
 
+apart() {
+    if [ "$(id -u)" -eq 0 ]; then unshare --mount "$@"; else "$@"; fi
+}
+
+failures="$(mktemp)"
+trap 'rm -f "$failures"' EXIT
 main "$@"
