@@ -4,35 +4,50 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Mapping
+from typing import ClassVar
 
 import click
 
 import cloister
-from cloister.cli.apply import apply
-from cloister.cli.completion import completion
-from cloister.cli.diff import diff, export
-from cloister.cli.doctor import doctor
-from cloister.cli.exec import exec_
 from cloister.cli.failures import report
-from cloister.cli.fork import fork
-from cloister.cli.gc import df, gc
-from cloister.cli.image import image
-from cloister.cli.image_build import build
-from cloister.cli.ledger import ledger
-from cloister.cli.ls import ls, rm
-from cloister.cli.pause import pause, resume
-from cloister.cli.ps import ps
-from cloister.cli.receipt import receipt
-from cloister.cli.rewind import rewind
-from cloister.cli.run import run
-from cloister.cli.setup import setup
-from cloister.cli.setup_storage import storage
-from cloister.cli.shell import shell
-from cloister.cli.snapshot import snapshot, snapshots
-from cloister.cli.start import hold, start, stop
-from cloister.cli.template import template
-from cloister.cli.verify import verify
-from cloister.cli.volume import volume
+from cloister.cli.lazily import LazyGroup
+
+
+class Commands(LazyGroup):
+    """Where each command is."""
+
+    where: ClassVar[Mapping[str, str]] = {
+        "apply": "cloister.cli.apply:apply",
+        "completion": "cloister.cli.completion:completion",
+        "df": "cloister.cli.gc:df",
+        "diff": "cloister.cli.diff:diff",
+        "doctor": "cloister.cli.doctor:doctor",
+        "exec": "cloister.cli.exec:exec_",
+        "export": "cloister.cli.diff:export",
+        "fork": "cloister.cli.fork:fork",
+        "gc": "cloister.cli.gc:gc",
+        "hold": "cloister.cli.start:hold",
+        "image": "cloister.cli.image:image,cloister.cli.image_build:build",
+        "ledger": "cloister.cli.ledger:ledger",
+        "ls": "cloister.cli.ls:ls",
+        "pause": "cloister.cli.pause:pause",
+        "ps": "cloister.cli.ps:ps",
+        "receipt": "cloister.cli.receipt:receipt",
+        "resume": "cloister.cli.pause:resume",
+        "rewind": "cloister.cli.rewind:rewind",
+        "rm": "cloister.cli.ls:rm",
+        "run": "cloister.cli.run:run",
+        "setup": "cloister.cli.setup:setup,cloister.cli.setup_storage:storage",
+        "shell": "cloister.cli.shell:shell",
+        "snapshot": "cloister.cli.snapshot:snapshot",
+        "snapshots": "cloister.cli.snapshot:snapshots",
+        "start": "cloister.cli.start:start",
+        "stop": "cloister.cli.start:stop",
+        "template": "cloister.cli.template:template",
+        "verify": "cloister.cli.verify:verify",
+        "volume": "cloister.cli.volume:volume",
+    }
 
 
 def _print_version(command: click.Context, option: click.Parameter, wanted: bool) -> None:
@@ -41,7 +56,7 @@ def _print_version(command: click.Context, option: click.Parameter, wanted: bool
         command.exit()
 
 
-@click.group("cloister", context_settings={"help_option_names": ["-h", "--help"]})
+@click.group("cloister", cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option(
     "--version",
     is_flag=True,
@@ -55,18 +70,6 @@ def commands() -> None:
 
     `cloister run -- python3 -c 'print(1)'` is a complete one; every option only adds to it.
     """
-
-
-for command in (
-    *(run, shell, ps, start, stop, exec_, pause, resume, ls, rm, hold),
-    *(snapshot, snapshots, fork, rewind, diff, export, apply),
-    *(image, template, volume, gc, df),
-    *(ledger, receipt),
-    *(doctor, verify, setup, completion),
-):
-    commands.add_command(command)
-setup.add_command(storage)
-image.add_command(build)
 
 
 def main(arguments: list[str] | None = None) -> int:

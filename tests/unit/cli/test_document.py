@@ -20,7 +20,8 @@ def sections() -> dict[str, str]:
     return dict(zip(parts[1::2], parts[2::2], strict=True))
 
 
-SHOWN = {name: command for name, command in commands.commands.items() if not command.hidden}
+ALL = {name: commands.get_command(click.Context(commands), name) for name in commands.where}
+SHOWN = {name: command for name, command in ALL.items() if command and not command.hidden}
 
 
 def options(command: click.Command) -> set[str]:
