@@ -38,5 +38,8 @@ def test_every_command_and_option_has_help() -> None:
 def all_commands(name: str, command: click.Command) -> Iterator[tuple[str, click.Command]]:
     yield name, command
     if isinstance(command, click.Group):
-        for child_name, child in command.commands.items():
+        place = click.Context(command)
+        for child_name in command.list_commands(place):
+            child = command.get_command(place, child_name)
+            assert child is not None
             yield from all_commands(f"{name} {child_name}", child)
