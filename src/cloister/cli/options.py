@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import click
 
 from cloister.model import Profile, Trust
-from cloister.policy import History, SecondLayer, Storage
+from cloister.policy import History, Requirement, RuntimeName, SecondLayer, Storage
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -131,6 +131,16 @@ def _of_the_sandbox() -> list[Option]:
             "--trust",
             type=click.Choice([trust.value for trust in Trust]),
             help="How far the code is trusted; picks the wall, or refuses.",
+        ),
+        click.option(
+            "--runtime",
+            type=click.Choice([name.value for name in RuntimeName]),
+            help="The wall by name; refused where it is weaker than the trust asks for.",
+        ),
+        click.option(
+            "--require",
+            type=click.Choice([each.value for each in Requirement]),
+            help="What the wall must be; own-kernel is a kernel other than the host's.",
         ),
         click.option(
             "--root",

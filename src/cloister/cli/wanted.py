@@ -25,6 +25,17 @@ from cloister.policy import DirectoryRoot, Egress, ImageRoot, Policy, Root, Stor
 
 Shown = TypeVar("Shown", Mount, VolumeMount)
 
+_CHOICES = (
+    "profile",
+    "trust",
+    "runtime",
+    "require",
+    "second_layer",
+    "storage",
+    "history",
+    "ledger",
+)
+
 # What of a sandbox that runs already can still be said for one command.
 _OF_ONE_COMMAND = {"variables", "user", "wall", "output", "cwd", "keep", "label", "usage"}
 
@@ -68,11 +79,7 @@ def parse_options(
     policy = Policy() if kept is None else kept
     if path is not None:
         policy = load_policy(path)
-    changes: dict[str, Any] = {
-        name: options[name]
-        for name in ("profile", "trust", "second_layer", "storage", "history", "ledger")
-        if options[name]
-    }
+    changes: dict[str, Any] = {name: options[name] for name in _CHOICES if options[name]}
     limits = {} if path is not None else _unnamed(policy.limits, defaults or {})
     limits |= _limits(options)
     if limits:

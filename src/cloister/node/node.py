@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import dataclasses
 import functools
 import os
 import time
@@ -17,14 +16,27 @@ from cloister.model import SandboxId
 from cloister.node.gateway import GatewayKeeper
 from cloister.node.records import Record, write_record
 from cloister.node.traffic_log import TrafficLog
-from cloister.policy import STRENGTHS, HostRoot, Policy, RuntimeFacts, choose_runtime
-from cloister.runtime.base import Guest
+from cloister.policy import (
+    STRENGTHS,
+    TABLE_VARIABLE,
+    Policy,
+    RuntimeFacts,
+    choose_runtime,
+    parse_table,
+)
+from cloister.runtime.base import Guest, Runtime
 from cloister.runtime.ground import BARE, Ground
 from cloister.runtime.namespace import NamespaceRuntime
 from cloister.runtime.plan import Plan
 
 # A sandbox shows up in `cloister ps` once it has lived this long.
 _RECORD_AFTER_S = 0.05
+
+# Walls that this release does not have; named so that a refusal says what is missing.
+_ABSENT = tuple(
+    RuntimeFacts(name, STRENGTHS[name], 9, False, "not part of this release", own_kernel=True)
+    for name in ("gvisor", "microvm")
+)
 
 _nodes: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Node] = weakref.WeakKeyDictionary()
 
@@ -33,7 +45,7 @@ class Node:
     """The supervisor of the sandboxes of one event loop."""
 
     def __init__(self) -> None:
-        self._runtimes = {"namespace": NamespaceRuntime()}
+        self._runtimes: dict[str, Runtime] = {runtime.name: runtime for runtime in _runtimes()}
         self.gateway = GatewayKeeper()
         self._records: dict[SandboxId, Path] = {}
         self._recording: dict[SandboxId, asyncio.TimerHandle] = {}
@@ -49,10 +61,15 @@ class Node:
             node._keeper = _close_with(loop, node)
         return node
 
-    def runtime_for(self, policy: Policy) -> NamespaceRuntime:
-        """Return the cheapest runtime that is strong enough, or raise Unsupported."""
-        facts = [*(runtime.facts() for runtime in self._runtimes.values()), *_absent_runtimes()]
-        return self._runtimes[choose_runtime(policy.trust, facts)]
+    def facts(self) -> tuple[RuntimeFacts, ...]:
+        """What is known of every wall here, those that cannot be built included."""
+        here = tuple(runtime.facts() for runtime in self._runtimes.values())
+        return (*here, *(each for each in _ABSENT if each.name not in self._runtimes))
+
+    def runtime_for(self, policy: Policy) -> Runtime:
+        """Return the runtime that is named, or the cheapest that is enough, or refuse."""
+        table = parse_table(os.environ.get(TABLE_VARIABLE, ""))
+        return self._runtimes[choose_runtime(policy.wall, self.facts(), table)]
 
     async def start(
         self,
@@ -74,8 +91,8 @@ class Node:
         runtime = self.runtime_for(policy)
         await runtime.prepare()
         if policy.egress is not None:
+            ground = runtime.with_way_out(ground, policy)
             self.gateway.begin()
-            ground = _with_egress(ground, policy, runtime)
         plan = runtime.plan(id, policy, ground)
         if amend is not None:
             plan = amend(plan)
@@ -103,7 +120,7 @@ class Node:
 
     def _record(
         self,
-        runtime: NamespaceRuntime,
+        runtime: Runtime,
         guest: Guest,
         policy: Policy,
         label: str | None,
@@ -128,7 +145,7 @@ class Node:
         """End a sandbox; returns when nothing is left. Idempotent."""
         # Before the doors are closed: another gateway must not be handed their numbers.
         self.gateway.forget(guest.id)
-        await self._runtimes["namespace"].destroy(guest)
+        await self._runtimes[guest.runtime].destroy(guest)
         recording = self._recording.pop(guest.id, None)
         if recording is not None:
             recording.cancel()
@@ -138,7 +155,7 @@ class Node:
 
     async def pause(self, guest: Guest, paused: bool) -> None:
         """Stop or continue every process of a sandbox."""
-        await self._runtimes["namespace"].pause(guest, paused)
+        await self._runtimes[guest.runtime].pause(guest, paused)
 
     async def close(self) -> None:
         """End every sandbox of this loop, and the launcher."""
@@ -159,12 +176,9 @@ class Node:
         self.gateway.abandon()
 
 
-def _with_egress(ground: Ground, policy: Policy, runtime: NamespaceRuntime) -> Ground:
-    files = ground.files
-    if not isinstance(policy.root, HostRoot):
-        # The host's programs come with an /etc of ours; others are told whom to ask for names.
-        files = (*files, (runtime.resolver_file, "etc/resolv.conf"))
-    return dataclasses.replace(ground, has_egress=True, files=files)
+def _runtimes() -> tuple[Runtime, ...]:
+    """Every wall this release can build, in the order in which they are closed."""
+    return (NamespaceRuntime(),)
 
 
 def _close_with(loop: asyncio.AbstractEventLoop, node: Node) -> AsyncGenerator[None, None]:
@@ -186,15 +200,6 @@ def _close_with(loop: asyncio.AbstractEventLoop, node: Node) -> AsyncGenerator[N
     with contextlib.suppress(StopIteration):
         keeper.__anext__().send(None)
     return keeper
-
-
-def _absent_runtimes() -> tuple[RuntimeFacts, ...]:
-    """Walls that this release does not have; named so that a refusal says what is missing."""
-    why = "not part of this release"
-    return (
-        RuntimeFacts("gvisor", STRENGTHS["gvisor"], 2, False, why),
-        RuntimeFacts("microvm", STRENGTHS["microvm"], 3, False, why),
-    )
 
 
 def _abandon_after_fork() -> None:

@@ -29,11 +29,21 @@ from cloister.policy.policy import (
     SecondLayer,
     Storage,
 )
-from cloister.policy.trust import STRENGTHS, RuntimeFacts, choose_runtime
+from cloister.policy.trust import (
+    STRENGTHS,
+    TABLE_VARIABLE,
+    Requirement,
+    RuntimeFacts,
+    RuntimeName,
+    WallWanted,
+    choose_runtime,
+    parse_table,
+)
 
 __all__ = [
     "MAXIMUM_POLICY_BYTES",
     "STRENGTHS",
+    "TABLE_VARIABLE",
     "Connect",
     "Destination",
     "DirectoryRoot",
@@ -48,18 +58,22 @@ __all__ = [
     "MountRequest",
     "Policy",
     "Request",
+    "Requirement",
     "Root",
     "Rule",
     "RunAs",
     "RuntimeFacts",
+    "RuntimeName",
     "SecondLayer",
     "Share",
     "Storage",
     "Verdict",
+    "WallWanted",
     "choose_runtime",
     "judge",
     "load_policy",
     "parse_policy",
+    "parse_table",
     "read_policy",
     "schema",
 ]

@@ -44,11 +44,12 @@ from cloister.policy.policy import (
     parse_choice,
     parse_hostname,
 )
+from cloister.policy.trust import Requirement, RuntimeName
 
 MAXIMUM_POLICY_BYTES = 2**20
 
 _PLAIN_KEYS = (
-    *("trust", "profile", "hostname", "user", "second_layer"),
+    *("trust", "runtime", "require", "profile", "hostname", "user", "second_layer"),
     *("storage", "history", "ledger"),
 )
 _TOP_KEYS = (*_PLAIN_KEYS, "root", "limits", "env", "mount", "volume", "egress")
@@ -140,6 +141,8 @@ def _syntax_error(message: str, text: str, where: str) -> PolicyError:
 
 _PLAIN_PARSERS: Mapping[str, Callable[[object], object]] = {
     "trust": lambda value: parse_choice("trust", Trust, value),
+    "runtime": lambda value: parse_choice("runtime", RuntimeName, value),
+    "require": lambda value: parse_choice("require", Requirement, value),
     "profile": lambda value: parse_choice("profile", Profile, value),
     "hostname": parse_hostname,
     "user": parse_user,

@@ -29,6 +29,7 @@ from cloister.model import (
     quote,
 )
 from cloister.policy.egress import Egress
+from cloister.policy.trust import Requirement, RuntimeName, WallWanted
 
 # One label of a host name (RFC 1123); a dot would make programs look for a domain there is none of.
 _HOSTNAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?")
@@ -120,6 +121,9 @@ class Policy:
     """What one sandbox is and may do; whatever it does not allow is denied."""
 
     trust: Trust
+    # The wall by name, and what it must be; where neither is said, the trust alone chooses.
+    runtime: RuntimeName | None
+    require: Requirement | None
     profile: Profile
     limits: Limits
     mounts: tuple[Mount, ...]
@@ -141,6 +145,8 @@ class Policy:
         self,
         *,
         trust: Trust | str = Trust.INTERNAL,
+        runtime: RuntimeName | str | None = None,
+        require: Requirement | str | None = None,
         profile: Profile | str = Profile.DEFAULT,
         limits: Limits | None = None,
         mounts: Iterable[Mount] = (),
@@ -160,6 +166,8 @@ class Policy:
         default = Storage.MEMORY if parsed_history is History.NONE else Storage.DISK
         values = {
             "trust": parse_choice("trust", Trust, trust),
+            "runtime": None if runtime is None else parse_choice("runtime", RuntimeName, runtime),
+            "require": None if require is None else parse_choice("require", Requirement, require),
             "profile": parse_choice("profile", Profile, profile),
             "limits": _instance("limits", Limits, Limits() if limits is None else limits),
             "mounts": _parse_shown("mounts", Mount, mounts),
@@ -211,6 +219,11 @@ class Policy:
             return self.user
         return NAMED_USERS["root" if self.profile is Profile.ROOT else "user"]
 
+    @property
+    def wall(self) -> WallWanted:
+        """What it says of the wall."""
+        return WallWanted(self.trust, self.runtime, self.require)
+
     def replace(self, **changes: Any) -> Policy:
         """Return this policy with some fields changed."""
         fields = {
@@ -240,6 +253,8 @@ class Policy:
             root = {"kind": "directory", "path": str(self.root.path)}
         return {
             "trust": self.trust.value,
+            **({} if self.runtime is None else {"runtime": self.runtime.value}),
+            **({} if self.require is None else {"require": self.require.value}),
             "profile": self.profile.value,
             "hostname": self.hostname,
             **({} if self.user is None else {"user": f"{self.user.uid}:{self.user.gid}"}),

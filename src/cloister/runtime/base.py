@@ -37,6 +37,10 @@ class Guest(Protocol):
         """The sandbox it belongs to."""
 
     @property
+    def runtime(self) -> str:
+        """The name of the runtime that started it, and alone may end or pause it."""
+
+    @property
     def link(self) -> Link:
         """The connection to the process inside."""
 
@@ -86,6 +90,15 @@ class Runtime(Protocol):
     def facts(self) -> RuntimeFacts:
         """Whether this host can run it, and how strong it is."""
 
+    async def prepare(self) -> None:
+        """Have ready what all its sandboxes share. May be called again; the rest comes after it."""
+
+    def record_path(self, id: SandboxId) -> Path:
+        """Return where a line about a sandbox of ours goes; swept with everything else of ours."""
+
+    def with_way_out(self, ground: Ground, policy: Policy) -> Ground:
+        """Return the ground with what the policy's egress needs of it, or raise Unsupported."""
+
     def plan(self, id: SandboxId, policy: Policy, ground: Ground = BARE) -> Plan:
         """Return everything the launcher will be told, or say what cannot be enforced here."""
 
@@ -99,3 +112,9 @@ class Runtime(Protocol):
 
     async def pause(self, guest: Guest, paused: bool) -> None:
         """Stop or continue every process inside, or raise Unsupported."""
+
+    async def close(self) -> None:
+        """End everything it started, and let go of what this process holds for it."""
+
+    def abandon(self) -> None:
+        """After a fork, in the child: let go of what is the parent's, without ending it."""

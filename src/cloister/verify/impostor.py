@@ -110,6 +110,7 @@ class _LyingGuest:
         self.link = link
         self.posture = Posture({})
         self.pid = 0
+        self.runtime = "namespace"
         self.is_alone = True
         self.doors = None
         self.host_pids: tuple[int, ...] = ()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import errno
 import itertools
 import os
@@ -31,6 +32,8 @@ _ROOMS = 64
 
 class NamespaceGuest:
     """One running sandbox of this runtime."""
+
+    runtime = "namespace"
 
     def __init__(
         self,
@@ -125,12 +128,16 @@ class NamespaceRuntime:
             raise RequestError("prepare() comes before record_path()")
         return self._instance.base / f"{self._instance.name}.{id}.json"
 
-    @property
-    def resolver_file(self) -> str:
-        """The file, as the launcher finds it, that says whom to ask for names inside."""
+    def with_way_out(self, ground: Ground, policy: Policy) -> Ground:
+        """Return the ground with what the policy's egress needs of it."""
         if self._instance is None:
-            raise RequestError("prepare() comes before resolver_file")
-        return str(self._instance.directory / "etc" / "resolv.conf")
+            raise RequestError("prepare() comes before with_way_out()")
+        files = ground.files
+        if not isinstance(policy.root, HostRoot):
+            # The host's programs come with an /etc of ours; others are told whom to ask for names.
+            resolver = self._instance.directory / "etc" / "resolv.conf"
+            files = (*files, (str(resolver), "etc/resolv.conf"))
+        return dataclasses.replace(ground, has_egress=True, files=files)
 
     def facts(self) -> RuntimeFacts:
         """Whether this host can run it: decided by the launch itself, which refuses by step."""
