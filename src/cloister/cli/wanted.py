@@ -209,7 +209,8 @@ def _egress(before: Egress | None, allowed: Sequence[str]) -> Egress:
     except RequestError as error:
         # The same words, about the option instead of the field.
         raise RequestError("--allow" + str(error).removeprefix("egress.allow")) from error
-    return Egress(dict.fromkeys((*known, *added)), private)
+    rules, budget = ((), None) if before is None else (before.rules, before.budget)
+    return Egress(dict.fromkeys((*known, *added)), private, rules, budget)
 
 
 def _out(text: str) -> tuple[str, Path]:

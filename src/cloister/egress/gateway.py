@@ -14,7 +14,7 @@ from cloister.egress.pipes import Pipes
 from cloister.egress.reports import Reports
 from cloister.egress.upstream import Upstream
 from cloister.egress.ward import Ward
-from cloister.policy import Egress
+from cloister.policy import Egress, Policy
 
 _DOORS = 6
 
@@ -102,10 +102,11 @@ class Gateway:
         self._loop.call_soon(self._loop.call_soon, self._reports.tell_last, id, number)
 
     def _serve(self, id: str, content: dict[str, Any], doors: list[int]) -> None:
-        egress = Egress(content["egress"]["allow"], content["egress"]["private"])
+        egress = Egress.from_dict(content["egress"])
+        policy = Policy(egress=egress, secrets=content["secrets"])
         ward = Ward(
             id,
-            egress,
+            policy,
             content["book"],
             self._reports,
             self._upstream,

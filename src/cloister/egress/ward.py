@@ -27,7 +27,7 @@ class Ward:
     def __init__(
         self,
         id: str,
-        egress: Egress,
+        policy: Policy,
         known: Mapping[str, str],
         reports: Reports,
         upstream: Upstream,
@@ -38,8 +38,8 @@ class Ward:
         self.bounds = bounds
         self.upstream = upstream
         self.pipes = pipes
-        self._policy = Policy(egress=egress)
-        self._egress = egress
+        self._policy = policy
+        self._egress = Egress() if policy.egress is None else policy.egress
         self._book = Book(bounds.names, known)
         # Names whose addresses the owner has not heard of yet.
         self._untold: set[str] = set()
@@ -77,6 +77,9 @@ class Ward:
 
     def judge(self, name: str, port: int) -> Verdict:
         """Decide on a connection; raises Refusal unless it is allowed."""
+        if self._policy.needs_depth(name, port):
+            # Fail closed: a rule on requests is worth nothing where nobody reads them.
+            raise Refusal(f"the rules for {name} are on its requests, which are not read here")
         verdict = judge(Connect(name, port), self._policy, (), time.time())
         if verdict.effect is not Effect.ALLOW:
             raise Refusal(verdict.reason, verdict.rule)
@@ -85,7 +88,7 @@ class Ward:
     async def find(self, name: str, port: int) -> list[Address]:
         """Return the checked addresses of a name."""
         async with self._lookups:
-            return await self.upstream.find(name, port, private=name in self._egress.private)
+            return await self.upstream.find(name, port, private=self._egress.may_be_private(name))
 
     def tell(self, **event: Any) -> None:
         """Tell the owner of something that happened."""

@@ -19,7 +19,7 @@ from cloister.egress import control
 from cloister.errors import HostError, Unsupported
 from cloister.model import SandboxId
 from cloister.node.traffic_log import TrafficLog
-from cloister.policy import Egress
+from cloister.policy import Policy
 from cloister.runtime.doors import Doors
 
 _NEEDED = ("dns", "h11")
@@ -36,7 +36,7 @@ _MAX_STDERR = 4096
 
 @dataclass(frozen=True, slots=True)
 class _Served:
-    egress: Egress
+    policy: Policy
     doors: Doors
     log: TrafficLog
 
@@ -125,14 +125,19 @@ class GatewayKeeper:
         for id, served in self._served.items():
             self._hand_over(id, served)
 
-    def serve(self, id: SandboxId, egress: Egress, doors: Doors, log: TrafficLog) -> None:
+    def serve(self, id: SandboxId, policy: Policy, doors: Doors, log: TrafficLog) -> None:
         """Hand the doors of a sandbox over. Nothing may have run inside before."""
-        served = self._served[id] = _Served(egress, doors, log)
+        served = self._served[id] = _Served(policy, doors, log)
         self._hand_over(id, served)
 
     def _hand_over(self, id: SandboxId, served: _Served) -> None:
         served.log.begin()
-        content = {"egress": served.egress.as_dict(), "book": served.log.book}
+        tables = served.policy.as_dict()
+        content = {
+            "egress": tables["egress"],
+            "secrets": tables.get("secrets", {}),
+            "book": served.log.book,
+        }
         document = control.document(content)
         try:
             self._send({"do": "serve", "sandbox": id}, (*served.doors.fds, document))

@@ -116,7 +116,7 @@ class Node:
         if guest.doors is None:
             raise HostError("the sandbox came without its way out; nothing ran")
         await self.gateway.wait_ready()
-        self.gateway.serve(guest.id, policy.egress, guest.doors, traffic or TrafficLog())
+        self.gateway.serve(guest.id, policy, guest.doors, traffic or TrafficLog())
 
     def _record(
         self,

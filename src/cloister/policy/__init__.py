@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from cloister.policy.budget import Budget
 from cloister.policy.destinations import Connect, Destination
+from cloister.policy.effect import Effect
 from cloister.policy.egress import Egress
+from cloister.policy.egress_rules import EgressRule
+from cloister.policy.http_request import HttpRequest
 from cloister.policy.judge import (
-    Effect,
     Exec,
     Grant,
     MountRequest,
@@ -29,6 +32,7 @@ from cloister.policy.policy import (
     SecondLayer,
     Storage,
 )
+from cloister.policy.secrets import Place, SecretBinding, Source
 from cloister.policy.trust import (
     STRENGTHS,
     TABLE_VARIABLE,
@@ -44,18 +48,22 @@ __all__ = [
     "MAXIMUM_POLICY_BYTES",
     "STRENGTHS",
     "TABLE_VARIABLE",
+    "Budget",
     "Connect",
     "Destination",
     "DirectoryRoot",
     "Effect",
     "Egress",
+    "EgressRule",
     "Exec",
     "Grant",
     "History",
     "HostRoot",
+    "HttpRequest",
     "ImageRoot",
     "LedgerMode",
     "MountRequest",
+    "Place",
     "Policy",
     "Request",
     "Requirement",
@@ -65,7 +73,9 @@ __all__ = [
     "RuntimeFacts",
     "RuntimeName",
     "SecondLayer",
+    "SecretBinding",
     "Share",
+    "Source",
     "Storage",
     "Verdict",
     "WallWanted",

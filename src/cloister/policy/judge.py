@@ -5,21 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
 
 from cloister.errors import RequestError
 from cloister.model import MountMode, Profile, User
 from cloister.policy.destinations import Connect, Destination
+from cloister.policy.effect import Effect
+from cloister.policy.egress_rules import EgressRule
+from cloister.policy.http_request import HttpRequest
 from cloister.policy.policy import Policy
-
-
-class Effect(StrEnum):
-    """What a rule says to a request; `ask` holds it until a person answers."""
-
-    ALLOW = "allow"
-    DENY = "deny"
-    ASK = "ask"
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +33,7 @@ class Exec:
     user: User
 
 
-Request = Connect | MountRequest | Exec
+Request = Connect | HttpRequest | MountRequest | Exec
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +67,7 @@ class Rule:
 
     name: str
     effect: Effect
-    subject: Destination | Share | RunAs
+    subject: Destination | EgressRule | Share | RunAs
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,23 +99,25 @@ def judge(request: Request, policy: Policy, grants: Sequence[Grant], now: float)
     Pure on purpose: no clock, no disk, no log, so a verdict can be replayed from its inputs. A
     deny wins over everything, a person's allow over a question, a question over the policy's own
     allow; where nothing matches, the answer is deny. The order of the grants has no part in it.
+    Of what leaves, the policy has one rule that decides: the first of its rules that matches.
     """
     if math.isnan(now):
         raise RequestError("now is nan; pass the time in seconds")
     found = [
-        (_RANKS[rule.effect, False], rule.name, f'the policy has the rule "{rule.name}"', rule)
+        (_RANKS[rule.effect, False], rule.name, _stated(rule), rule.effect)
         for rule in _policy_rules(policy)
         if rule.subject.matches(request)
     ]
+    found += _way_out(request, policy)
     found += [
-        (_RANKS[grant.rule.effect, True], grant.rule.name, _granted(grant), grant.rule)
+        (_RANKS[grant.rule.effect, True], grant.rule.name, _granted(grant), grant.rule.effect)
         for grant in grants
-        if now < grant.expires_at and grant.rule.subject.matches(request)
+        if now < grant.expires_at and _matches(grant.rule.subject, request)
     ]
     if not found:
         return Verdict(Effect.DENY, "default", "no rule allows it, and what is not allowed is not")
-    _, name, reason, rule = min(found, key=lambda each: each[:3])
-    return Verdict(rule.effect, name, reason)
+    _, name, reason, effect = min(found)
+    return Verdict(effect, name, reason)
 
 
 # Lower decides first; the flag says whether the rule came by a grant.
@@ -135,9 +131,24 @@ _RANKS = {
 }
 
 
+def _matches(subject: Destination | EgressRule | Share | RunAs, request: Request) -> bool:
+    if isinstance(subject, Destination) and isinstance(request, HttpRequest):
+        # Of a host as a whole: of each request to it too.
+        return subject.matches(request.connect)
+    return subject.matches(request)
+
+
+def _way_out(request: Request, policy: Policy) -> list[tuple[int, str, str, Effect]]:
+    if policy.egress is None or not isinstance(request, Connect | HttpRequest):
+        return []
+    depth = policy.needs_depth(request.host, request.port)
+    decided = policy.egress.decide(request, depth=depth)
+    if decided is None:
+        return []
+    return [(_RANKS[decided.effect, False], decided.rule, decided.reason, decided.effect)]
+
+
 def _policy_rules(policy: Policy) -> Iterator[Rule]:
-    for destination in () if policy.egress is None else policy.egress.allow:
-        yield Rule(f"egress {destination}", Effect.ALLOW, destination)
     for mount in policy.mounts:
         share = Share(mount.source, mount.target, mount.mode)
         yield Rule(f"mount {mount.target}", Effect.ALLOW, share)
@@ -146,6 +157,10 @@ def _policy_rules(policy: Policy) -> Iterator[Rule]:
     # them while it runs.
     root = Effect.ALLOW if policy.profile is Profile.ROOT else Effect.DENY
     yield Rule(f"profile {policy.profile.value}", root, RunAs(root=True))
+
+
+def _stated(rule: Rule) -> str:
+    return f'the policy has the rule "{rule.name}"'
 
 
 def _granted(grant: Grant) -> str:

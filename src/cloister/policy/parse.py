@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-from cloister.errors import PolicyError, RequestError
+from cloister.errors import PolicyError
 from cloister.model import (
     LIMIT_NAMES,
     Environment,
@@ -28,8 +27,8 @@ from cloister.model import (
     parse_volume_mode,
     quote,
 )
-from cloister.policy.egress import Egress
 from cloister.policy.locate import KeyPath, locate_keys
+from cloister.policy.places import Places, dotted
 from cloister.policy.policy import (
     DirectoryRoot,
     History,
@@ -44,6 +43,8 @@ from cloister.policy.policy import (
     parse_choice,
     parse_hostname,
 )
+from cloister.policy.read_egress import EGRESS_SCHEMA, read_egress
+from cloister.policy.read_secrets import SECRETS_SCHEMA, read_secrets
 from cloister.policy.trust import Requirement, RuntimeName
 
 MAXIMUM_POLICY_BYTES = 2**20
@@ -52,13 +53,12 @@ _PLAIN_KEYS = (
     *("trust", "runtime", "require", "profile", "hostname", "user", "second_layer"),
     *("storage", "history", "ledger"),
 )
-_TOP_KEYS = (*_PLAIN_KEYS, "root", "limits", "env", "mount", "volume", "egress")
+_TOP_KEYS = (*_PLAIN_KEYS, "root", "limits", "env", "mount", "volume", "egress", "secrets")
 # The key that says more of each kind of root.
 _ROOT_KINDS = {"host": "extra", "directory": "path", "image": "image"}
 _ROOT_KEYS = ("kind", "path", "extra", "image")
 _MOUNT_KEYS = ("source", "target", "mode")
 _VOLUME_KEYS = ("name", "target", "mode")
-_EGRESS_KEYS = ("allow", "private")
 
 
 def schema() -> tuple[str, ...]:
@@ -70,7 +70,8 @@ def schema() -> tuple[str, ...]:
         "env",
         *(f"mount.{key}" for key in _MOUNT_KEYS),
         *(f"volume.{key}" for key in _VOLUME_KEYS),
-        *(f"egress.{key}" for key in _EGRESS_KEYS),
+        *EGRESS_SCHEMA,
+        *SECRETS_SCHEMA,
     )
 
 
@@ -160,63 +161,57 @@ class _Reader:
     """One reading of a parsed table; remembers where each key was written."""
 
     def __init__(self, where: str, lines: Mapping[KeyPath, int], directory: Path | None) -> None:
-        self._where = where
-        self._lines = lines
+        self._places = Places(where, lines, schema())
         self._directory = directory
         self._targets: set[str] = set()
 
     def read(self, table: Mapping[str, Any]) -> Policy:
-        self._refuse_unknown((), table, _TOP_KEYS)
+        self._places.refuse_unknown((), table, _TOP_KEYS)
         fields: dict[str, Any] = {
-            "limits": self._read_limits(self._table((), table, "limits")),
-            "env": self._read_env(self._table((), table, "env")),
+            "limits": self._read_limits(self._places.table((), table, "limits")),
+            "env": self._read_env(self._places.table((), table, "env")),
             "mounts": self._read_shown(table, "mount", self._read_mount),
             "volumes": self._read_shown(table, "volume", self._read_volume),
         }
         if "egress" in table:
-            fields["egress"] = self._read_egress(self._table((), table, "egress"))
+            egress = self._places.table((), table, "egress")
+            fields["egress"] = read_egress(self._places, egress)
+        if "secrets" in table:
+            secrets = self._places.table((), table, "secrets")
+            fields["secrets"] = read_secrets(self._places, secrets, self._directory)
         if "root" in table:
-            fields["root"] = self._read_root(self._table((), table, "root"))
+            fields["root"] = self._read_root(self._places.table((), table, "root"))
         for name in _PLAIN_KEYS:
             if name in table:
-                with self._at((name,)):
+                with self._places.at((name,)):
                     fields[name] = _PLAIN_PARSERS[name](table[name])
         try:
             return Policy(**fields)
         except PolicyError as error:
             # Each field was read by itself; what is left to go wrong is one not fitting another.
             path = tuple(error.place.removeprefix("policy ").split("."))
-            raise self._error(path, error.message, error.nearest) from error
+            raise self._places.error(path, error.message, error.nearest) from error
 
     def _read_limits(self, table: Mapping[str, Any]) -> Limits:
-        self._refuse_unknown(("limits",), table, LIMIT_NAMES)
+        self._places.refuse_unknown(("limits",), table, LIMIT_NAMES)
         limits = Limits()
         for name, value in table.items():
-            with self._at(("limits", name)):
+            with self._places.at(("limits", name)):
                 limits = limits.replace(**{name: value})
         return limits
 
     def _read_env(self, table: Mapping[str, Any]) -> Environment:
         for name, value in table.items():
-            with self._at(("env", name)):
+            with self._places.at(("env", name)):
                 Environment({name: value})
-        with self._at(("env",)):
+        with self._places.at(("env",)):
             return Environment(table)
 
-    def _read_egress(self, table: Mapping[str, Any]) -> Egress:
-        self._refuse_unknown(("egress",), table, _EGRESS_KEYS)
-        allow = self._required(("egress",), table, "allow")
-        for index, host in enumerate(allow if isinstance(allow, list) else ()):
-            with self._at(("egress", "allow", index)):
-                Egress([host])
-        with self._at(("egress", "private" if "private" in table else "allow")):
-            return Egress(allow, table.get("private", []))
-
     def _read_root(self, table: Mapping[str, Any]) -> Root:
-        self._refuse_unknown(("root",), table, _ROOT_KEYS)
-        kind = self._required(("root",), table, "kind")
+        self._places.refuse_unknown(("root",), table, _ROOT_KEYS)
+        kind = self._places.required(("root",), table, "kind")
         if not isinstance(kind, str) or kind not in _ROOT_KINDS:
-            raise self._error(
+            raise self._places.error(
                 ("root", "kind"),
                 f"root.kind is {quote(kind)}; it may be {', '.join(_ROOT_KINDS)}",
                 nearest(kind, _ROOT_KINDS) if isinstance(kind, str) else None,
@@ -224,20 +219,22 @@ class _Reader:
         for stray in table:
             if stray not in ("kind", _ROOT_KINDS[kind]):
                 message = f'root.{stray} has no meaning with kind = "{kind}"; remove one of the two'
-                raise self._error(("root", stray), message)
+                raise self._places.error(("root", stray), message)
         if kind == "image":
-            image = self._required(("root",), table, "image")
-            with self._at(("root", "image")):
+            image = self._places.required(("root",), table, "image")
+            with self._places.at(("root", "image")):
                 return ImageRoot(image)
         if kind == "directory":
-            path = self._required(("root",), table, "path")
-            with self._at(("root", "path")):
+            path = self._places.required(("root",), table, "path")
+            with self._places.at(("root", "path")):
                 return DirectoryRoot(self._host_path(parse_mount_source(path, "root.path")))
         extra = table.get("extra", [])
         if not isinstance(extra, list):
-            raise self._error(("root", "extra"), f"root.extra is {quote(extra)}; write a list")
+            raise self._places.error(
+                ("root", "extra"), f"root.extra is {quote(extra)}; write a list"
+            )
         for index, path in enumerate(extra):
-            with self._at(("root", "extra", index)):
+            with self._places.at(("root", "extra", index)):
                 HostRoot([path])
         return HostRoot(extra)
 
@@ -249,95 +246,44 @@ class _Reader:
     ) -> tuple[_Shown, ...]:
         tables = whole.get(name, [])
         if not isinstance(tables, list):
-            raise self._error((name,), f"{name} is not a list of tables; write [[{name}]]")
+            raise self._places.error((name,), f"{name} is not a list of tables; write [[{name}]]")
         shown: list[_Shown] = []
         for index, table in enumerate(tables):
             path: KeyPath = (name, index)
             if not isinstance(table, dict):
-                message = f"{_dotted(path)} is {quote(table)}; write a table, [[{name}]]"
-                raise self._error(path, message)
+                message = f"{dotted(path)} is {quote(table)}; write a table, [[{name}]]"
+                raise self._places.error(path, message)
             each = read(path, table)
             if each.target in self._targets:
                 message = f"{quote(each.target)} is a target twice; keep one of them"
-                raise self._error((*path, "target"), message)
+                raise self._places.error((*path, "target"), message)
             self._targets.add(each.target)
             shown.append(each)
         return tuple(shown)
 
     def _read_mount(self, path: KeyPath, table: Mapping[str, Any]) -> Mount:
-        self._refuse_unknown(path, table, _MOUNT_KEYS)
-        source_text = self._required(path, table, "source")
-        target_text = self._required(path, table, "target")
-        with self._at((*path, "source")):
+        self._places.refuse_unknown(path, table, _MOUNT_KEYS)
+        source_text = self._places.required(path, table, "source")
+        target_text = self._places.required(path, table, "target")
+        with self._places.at((*path, "source")):
             source = parse_mount_source(source_text)
-        with self._at((*path, "target")):
+        with self._places.at((*path, "target")):
             target = parse_target(target_text, "mount target")
-        with self._at((*path, "mode")):
+        with self._places.at((*path, "mode")):
             mode = parse_mount_mode(table.get("mode", MountMode.COPY))
         return Mount(self._host_path(source), target, mode)
 
     def _read_volume(self, path: KeyPath, table: Mapping[str, Any]) -> VolumeMount:
-        self._refuse_unknown(path, table, _VOLUME_KEYS)
-        name_text = self._required(path, table, "name")
-        target_text = self._required(path, table, "target")
-        with self._at((*path, "name")):
+        self._places.refuse_unknown(path, table, _VOLUME_KEYS)
+        name_text = self._places.required(path, table, "name")
+        target_text = self._places.required(path, table, "target")
+        with self._places.at((*path, "name")):
             name = parse_name(name_text, "volume name")
-        with self._at((*path, "target")):
+        with self._places.at((*path, "target")):
             target = parse_target(target_text, "volume target")
-        with self._at((*path, "mode")):
+        with self._places.at((*path, "mode")):
             mode = parse_volume_mode(table.get("mode", VolumeMode.WRITE))
         return VolumeMount(name, target, mode)
 
     def _host_path(self, path: Path) -> Path:
         return path if self._directory is None else self._directory / path
-
-    def _table(self, path: KeyPath, table: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-        value = table.get(name, {})
-        if not isinstance(value, dict):
-            raise self._error((*path, name), f"{name} is {quote(value)}; write a table, [{name}]")
-        return value
-
-    def _required(self, path: KeyPath, table: Mapping[str, Any], name: str) -> Any:
-        if name not in table:
-            raise self._error(path, f"{name} is missing; add {name} = ...")
-        return table[name]
-
-    def _refuse_unknown(
-        self, path: KeyPath, table: Mapping[str, Any], valid: Iterable[str]
-    ) -> None:
-        for name in table:
-            if name in valid:
-                continue
-            # A key in the wrong table is as common a slip as a misspelt one.
-            elsewhere = [key for key in schema() if key.rpartition(".")[2] == name]
-            meant = elsewhere[0] if elsewhere else nearest(name, valid)
-            raise self._error((*path, name), "unknown key", meant)
-
-    @contextmanager
-    def _at(self, path: KeyPath) -> Iterator[None]:
-        """Say where: turn an error about a value into one with its place."""
-        try:
-            yield
-        except PolicyError as error:
-            raise self._error(path, error.message, error.nearest) from error
-        except RequestError as error:
-            raise self._error(path, str(error)) from error
-
-    def _error(self, path: KeyPath, message: str, meant: str | None = None) -> PolicyError:
-        known = (self._lines.get(path[:length]) for length in range(len(path), 0, -1))
-        line = next((line for line in known if line is not None), None)
-        at = self._where if line is None else f"{self._where}:{line}"
-        return PolicyError(message, place=f"{at} {_dotted(path)}", nearest=meant)
-
-
-_BARE = re.compile(r"[A-Za-z0-9_-]{1,64}")
-
-
-def _dotted(path: KeyPath) -> str:
-    text = ""
-    for part in path:
-        if isinstance(part, int):
-            text += f"[{part}]"
-        else:
-            text += f".{part if _BARE.fullmatch(part) else quote(part)}"
-    return text.removeprefix(".")

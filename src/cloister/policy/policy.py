@@ -29,6 +29,7 @@ from cloister.model import (
     quote,
 )
 from cloister.policy.egress import Egress
+from cloister.policy.secrets import SecretBinding, parse_secrets
 from cloister.policy.trust import Requirement, RuntimeName, WallWanted
 
 # One label of a host name (RFC 1123); a dot would make programs look for a domain there is none of.
@@ -136,6 +137,7 @@ class Policy:
     history: History
     volumes: tuple[VolumeMount, ...]
     egress: Egress | None
+    secrets: tuple[SecretBinding, ...]
     ledger: LedgerMode
     # Whether each was asked for, or follows from the rest; the meaning is the same.
     storage_is_stated: bool = field(compare=False, repr=False)
@@ -159,6 +161,7 @@ class Policy:
         history: History | str = History.NONE,
         volumes: Iterable[VolumeMount] = (),
         egress: Egress | Iterable[str] | None = None,
+        secrets: Mapping[str, Any] | Iterable[SecretBinding] = (),
         ledger: LedgerMode | str | None = None,
     ) -> None:
         # A history is of snapshots, and only a disk has those.
@@ -182,6 +185,7 @@ class Policy:
             "egress": egress
             if egress is None or isinstance(egress, Egress)
             else _placed("egress.allow", Egress, egress),
+            "secrets": _placed("secrets", parse_secrets, secrets),
             "ledger": _usual_ledger(egress)
             if ledger is None
             else parse_choice("ledger", LedgerMode, ledger),
@@ -197,6 +201,7 @@ class Policy:
         if 0 in self.run_as and self.profile is not Profile.ROOT:
             raise _wrong("user", 'is root or in its group; set profile = "root" for that')
         _require_free({mount.target for mount in self.mounts}, "volumes", self.volumes)
+        self._require_secrets_fit()
         if self.storage is not Storage.MEMORY:
             return
         if self.history is not History.NONE:
@@ -211,6 +216,32 @@ class Policy:
                 'is "unlimited" and storage is "memory", where files could fill the memory of '
                 'the host; write a size or set storage = "disk"',
             )
+
+    def _require_secrets_fit(self) -> None:
+        for secret in self.secrets:
+            if secret.name in self.env:
+                raise _wrong(f"secrets.{secret.name}", "is also in env; keep one of them")
+            for host in secret.hosts:
+                if self.egress is None or not self.egress.reaches(host):
+                    raise _wrong(
+                        f"secrets.{secret.name}.hosts",
+                        f"has {host}, which egress does not let anything reach; "
+                        "add it to egress.allow or to a rule",
+                    )
+
+    def needs_depth(self, host: str, port: int) -> bool:
+        """Whether requests to a canonical host must be read: for a rule on them, or a secret."""
+        if self.egress is None:
+            return False
+        return self.egress.reads_requests(host, port) or any(
+            secret.is_for(host, port) for secret in self.secrets
+        )
+
+    @property
+    def has_depth(self) -> bool:
+        """Whether there is any host to which requests must be read."""
+        rules = () if self.egress is None else self.egress.rules
+        return bool(self.secrets) or any(rule.needs_depth for rule in rules)
 
     @property
     def run_as(self) -> User:
@@ -270,6 +301,11 @@ class Policy:
                 for m in self.mounts
             ],
             **({} if self.egress is None else {"egress": self.egress.as_dict()}),
+            **(
+                {"secrets": {secret.name: secret.as_dict() for secret in self.secrets}}
+                if self.secrets
+                else {}
+            ),
             "volume": [
                 {"name": v.name, "target": v.target, "mode": v.mode.value} for v in self.volumes
             ],

@@ -71,7 +71,7 @@ async def fork(
 @functools.lru_cache(maxsize=64)
 def _policy_of(id: str, text: str, grants: bool) -> Policy:
     policy = read_policy(json.loads(text), f"snapshot {id}")
-    return policy if grants else policy.replace(mounts=(), volumes=(), egress=None)
+    return policy if grants else policy.replace(mounts=(), volumes=(), egress=None, secrets=())
 
 
 async def _find(snapshot: Snapshot | str) -> Snapshot:

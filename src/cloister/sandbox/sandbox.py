@@ -6,7 +6,7 @@ import asyncio
 import os
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from cloister.errors import (
     CloisterError,
@@ -36,7 +36,7 @@ from cloister.model import (
     quote,
 )
 from cloister.node import Node, TrafficLog
-from cloister.policy import Egress, History, LedgerMode, Policy, Root, Storage
+from cloister.policy import Egress, History, LedgerMode, Policy, Root, SecretBinding, Storage
 from cloister.runtime.base import Guest
 from cloister.runtime.ground import BARE, Ground
 from cloister.runtime.plan import Plan
@@ -77,6 +77,7 @@ class Sandbox(Stateful, Permitting, Observed):
         root: Root | None = None,
         image: str | None = None,
         egress: Egress | Sequence[str] | None = None,
+        secrets: Mapping[str, Any] | Sequence[SecretBinding] | None = None,
         volumes: Sequence[VolumeMount | str] | None = None,
         storage: Storage | str | None = None,
         history: History | str | None = None,
@@ -96,6 +97,7 @@ class Sandbox(Stateful, Permitting, Observed):
             root=root,
             image=image,
             egress=egress,
+            secrets=secrets,
             volumes=volumes,
             storage=storage,
             history=history,

@@ -20,7 +20,7 @@ from cloister.egress.pipes import Pipes
 from cloister.egress.reports import Reports
 from cloister.egress.upstream import Upstream
 from cloister.egress.ward import Ward
-from cloister.policy import Egress
+from cloister.policy import Egress, Policy
 
 ANSWER = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\nok"
 
@@ -110,7 +110,13 @@ def opened() -> Open:
         pipes = Pipes()
         loop = asyncio.get_running_loop()
         ward = Ward(
-            "box", Egress(allow, private), {}, Reports(theirs, loop), upstream, pipes, bounds
+            "box",
+            Policy(egress=Egress(allow, private)),
+            {},
+            Reports(theirs, loop),
+            upstream,
+            pipes,
+            bounds,
         )
         order = (tcp, names, names_tcp, http, socks, refused)
         intake = Intake(ward, [os.dup(each.fileno()) for each in order])

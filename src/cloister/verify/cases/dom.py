@@ -6,8 +6,8 @@ from typing import Any
 
 from cloister.errors import RequestError
 from cloister.node import Node
-from cloister.policy import Connect, Destination, Egress, Policy, judge, parse_policy
-from cloister.policy.judge import Effect, Grant, Rule
+from cloister.policy import Connect, Destination, Effect, Egress, Policy, judge, parse_policy
+from cloister.policy.judge import Grant, Rule
 from cloister.verify.arena import Arena
 from cloister.verify.case import case, not_testable
 from cloister.verify.cases.way_out import ALLOWED, ASK, OTHER, WayOut, way_out
