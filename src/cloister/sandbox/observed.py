@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING
 from cloister.model import SandboxId, SandboxUsage
 
 if TYPE_CHECKING:
+    from cloister.errors import CloisterError
     from cloister.model.traffic import Traffic
     from cloister.node import Node, TrafficLog
     from cloister.runtime.base import Guest, Posture
     from cloister.runtime.plan import Plan
     from cloister.sandbox.files import Files
+    from cloister.sandbox.span import Span
     from cloister.wire import Link
 
 
@@ -22,10 +24,24 @@ class Observed:
     id: SandboxId
     _node: Node | None
     _traffic: TrafficLog
+    _guest: Guest | None
+    _over: CloisterError | None
+    _span: Span
 
     if TYPE_CHECKING:
 
         def _running(self) -> Guest: ...
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing runs inside but the guest, and nothing has been asked of it."""
+        # A snapshot that is being taken counts as one.
+        return self._span.busy <= 1 and self._running().is_alone
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it has been started and has not ended."""
+        return self._guest is not None and self._over is None
 
     async def usage(self) -> SandboxUsage:
         """Return what the whole sandbox consumes now."""

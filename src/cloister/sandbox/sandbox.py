@@ -355,17 +355,6 @@ class Sandbox(Stateful, Permitting, Observed):
         if self._node is not None:
             await self._node.pause(self._running(), frozen)
 
-    @property
-    def is_idle(self) -> bool:
-        """Whether nothing runs inside but the guest, and nothing has been asked of it."""
-        # A snapshot that is being taken counts as one.
-        return self._span.busy <= 1 and self._running().is_alone
-
-    @property
-    def is_running(self) -> bool:
-        """Whether it has been started and has not ended."""
-        return self._guest is not None and self._over is None
-
     def _running(self) -> Guest:
         if self._over is not None:
             raise self._over
