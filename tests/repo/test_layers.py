@@ -11,6 +11,7 @@ import pytest
 ROOMS = [
     *("errors", "model", "policy", "ledger", "store", "wire", "egress", "image"),
     *("runtime", "node", "sandbox", "build", "blocking", "api", "cluster"),
+    *("inspect", "mcp"),
     *("verify", "doctor", "cli"),
 ]
 

@@ -112,7 +112,7 @@ RULES = {
     "socket, raw": ("41:2,2,17", "ok", "41:2,3,1", "EPERM"),
     "socket, obsolete packet": ("41:2,2,0", "ok", "41:2,10,0", "EPERM"),
     "socket, sctp": ("41:10,1,6", "ok", "41:2,1,132", "EPROTONOSUPPORT"),
-    "socket, netlink": ("41:16,3,0", "ok", "41:16,3,12", "EPERM"),
+    "socket, netlink": ("41:16,3,0", "ok", "41:16,3,12", "EPROTONOSUPPORT"),
     "socketpair": ("53:1,1,0,0", "EFAULT", "53:2,1,0,0", "EPERM"),
     "clone, user": ("56:17,0,0,0,0", "ok", "56:0x10000011,0,0,0,0", "EPERM"),
     "clone, mount": ("56:17,0,0,0,0", "ok", "56:0x20011,0,0,0,0", "EPERM"),

@@ -27,6 +27,7 @@ class Observed:
     _guest: Guest | None
     _over: CloisterError | None
     _span: Span
+    _cwd: str
 
     if TYPE_CHECKING:
 
@@ -64,6 +65,11 @@ class Observed:
         if self._node is not None:
             await self._node.gateway.settle(self.id)
         return self._traffic.traffic()
+
+    @property
+    def working_directory(self) -> str:
+        """Where programs start that name no directory: the image's own, or /workspace."""
+        return self._cwd
 
     @property
     def posture(self) -> Posture:

@@ -11,7 +11,13 @@ from cloister.wire import Failed
 
 
 def explain(failed: Failed, program: bytes, cwd: bytes) -> CloisterError:
-    """Return the error for a program that could not be started."""
+    """Return the error for a program that could not be started; its cause is the kernel's word."""
+    error = _explained(failed, program, cwd)
+    error.__cause__ = OSError(failed.errno, os.strerror(failed.errno))
+    return error
+
+
+def _explained(failed: Failed, program: bytes, cwd: bytes) -> CloisterError:
     name = errno.errorcode.get(failed.errno, str(failed.errno))
     words = os.strerror(failed.errno)
     what = os.fsdecode(program)

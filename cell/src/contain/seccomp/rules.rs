@@ -197,7 +197,9 @@ fn socket(block: &mut Block) {
     block.if_equal(libc::AF_NETLINK as u32, |b| {
         b.argument(2);
         b.if_equal(libc::NETLINK_ROUTE as u32, Block::allow);
-        b.errno(EPERM);
+        // What a kernel without the protocol says. Programs that keep accounts (useradd, passwd)
+        // do without an audit that is not there, and end at one that is refused.
+        b.errno(EPROTONOSUPPORT);
     });
     block.errno(EPERM);
 }

@@ -148,6 +148,12 @@ def synthetic_files() -> tuple[tuple[str, int, bytes], ...]:
         "resolv.conf": f"nameserver {NAME_SERVER}\n",
         "shells": "/bin/sh\n/bin/bash\n",
         "fstab": "",
+        # Programs that keep accounts ask it first: the sandbox's root may, and nobody else.
+        "pam.d/other": (
+            "auth sufficient pam_rootok.so\nauth required pam_deny.so\n"
+            "account sufficient pam_rootok.so\naccount required pam_deny.so\n"
+            "password required pam_unix.so\nsession required pam_permit.so\n"
+        ),
     }
     files = [(name, 0o644, text.encode()) for name, text in texts.items()]
     files.append(("shadow", 0o640, b"root:*:19000:0:99999:7:::\nuser:*:19000:0:99999:7:::\n"))

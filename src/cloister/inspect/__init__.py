@@ -1,0 +1,1 @@
+"""Inspect's sandbox provider: `sandbox="cloister"` in an Inspect task."""
