@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import shutil
 from collections.abc import Awaitable, Callable
@@ -165,11 +166,17 @@ class Bench:
         await sandbox.rewind(to)
 
     async def fork_to_first_command(self, snapshot: str) -> Row:
-        """From the call to the end of /bin/true, beside a sandbox in memory from nothing."""
+        """From the call to the end of /bin/true, beside a sandbox in memory from nothing.
+
+        Each turn begins when what the one before left to the background is over, for both alike;
+        forks that follow each other without a pause, and ten at once, are shown beside it.
+        """
         contest = await take_turns(
             {
-                "ours": first_command(partial(Sandbox.fork, snapshot)),
-                "cold start": first_command(start_cold),
+                "ours": self.rested(first_command(partial(Sandbox.fork, snapshot)), snapshot),
+                "cold start": self.rested(first_command(start_cold), snapshot),
+                "without a pause": first_command(partial(Sandbox.fork, snapshot)),
+                "ten at once, each": self.ten_at_once(snapshot),
             },
             self.setting.rounds(100),
         )
@@ -183,6 +190,34 @@ class Bench:
             bar=2.0,
             spread=contest.summaries,
         )
+
+    def rested(self, turn: Turn, snapshot: str) -> Turn:
+        """A turn after what is done in the background is done."""
+
+        async def rested_turn() -> float:
+            self.store.spares.wait([snapshot])
+            self.store.driver.sync()
+            return await turn()
+
+        return rested_turn
+
+    def ten_at_once(self, snapshot: str) -> Turn:
+        """A turn of ten forks and their first commands, counted for each of them."""
+
+        async def turn() -> float:
+            forks = Sandbox.fork(snapshot, count=10)
+            running: list[Sandbox] = []
+
+            async def work() -> None:
+                running.extend(await forks)
+                await asyncio.gather(*(ours.run(one, TRUE) for one in running))
+
+            try:
+                return await timed_ms(work)() / 10
+            finally:
+                await asyncio.gather(*(one.stop() for one in running))
+
+        return turn
 
     async def forks(self, snapshot: str) -> Row:
         """What a hundred forks take up before they write, as the filesystem counts it."""

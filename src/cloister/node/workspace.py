@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from cloister.image import Image
     from cloister.store import Disk, KeptLock, KeptSandbox, Snapshot, Store, Volume
 
+# What was forked once is forked again; but not while the first command of this one is waited for.
+_PREPARE_AFTER_S = 0.05
 _DEFAULT_INODES = Limits().inodes
 
 
@@ -45,6 +47,8 @@ class Workspace:
         self._head: str | None = None
         self._steps = 0
         self._has_lent = False
+        self._base: str | None = None
+        self._preparing: asyncio.TimerHandle | None = None
         self.image: Image | None = None
         self.disk: Disk | None = None
         self.kept_policy: Policy | None = None
@@ -80,7 +84,7 @@ class Workspace:
             self._head = self._kept.head
         elif self._policy.storage is Storage.DISK:
             self.disk = self._new_disk(base)
-            self._head = None if base is None else base.id
+            self._head = self._base = None if base is None else base.id
             if keep is not None:
                 self._keep_as(keep)
         elif base is not None:
@@ -195,6 +199,18 @@ class Workspace:
         if self._has_lent and self.disk is not None:
             self._store.disks.resize(self.disk, self.disk.limit_bytes)
             self._has_lent = False
+        if self._base is not None:
+            later = asyncio.get_running_loop().call_later
+            self._preparing = later(_PREPARE_AFTER_S, self._prepare_next)
+
+    def _prepare_next(self) -> None:
+        """Have a disk ready for the next fork of what this one was forked from."""
+        if self._preparing is not None:
+            self._preparing.cancel()
+            self._preparing = None
+        if self._base is not None:
+            self._store.spares.prepare(self._base)
+            self._base = None
 
     @property
     def takes_in_place(self) -> bool:
@@ -240,6 +256,8 @@ class Workspace:
             )
             self.disk = taken.disk or self.disk
             self._head = taken.snapshot.id
+            if occasion.name is not None:
+                self._store.spares.prepare(taken.snapshot.id)
             return taken.snapshot
 
         return await asyncio.to_thread(take)
@@ -305,6 +323,7 @@ class Workspace:
 
         Of a sandbox that did not come up nothing new is kept, and what was kept is as it was.
         """
+        self._prepare_next()
 
         def close() -> None:
             kept = self._kept

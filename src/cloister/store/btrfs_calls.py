@@ -5,6 +5,7 @@ Numbers and layouts are those of linux/btrfs.h and linux/btrfs_tree.h.
 
 from __future__ import annotations
 
+import ctypes
 import fcntl
 import os
 import struct
@@ -23,6 +24,8 @@ _QUOTA_CTL = 0xC0109428
 _QGROUP_ASSIGN = 0x40189429
 _QGROUP_CREATE = 0x4010942A
 _QGROUP_LIMIT = 0x8030942B
+
+_libc = ctypes.CDLL(None, use_errno=True)
 
 _NAME_BYTES = 4088
 _NAME_V2_BYTES = 4040
@@ -127,8 +130,12 @@ def limit_group(path: Path, group: int, limit_bytes: int | None) -> None:
 
 
 def _call(handle: int, number: int, argument: bytes) -> None:
-    # Above 1,024 bytes Python takes only a buffer that it may write back to.
-    fcntl.ioctl(handle, number, bytearray(argument))
+    # Not by fcntl.ioctl: with more than 1,024 bytes it keeps the interpreter to itself until the
+    # call returns, and a snapshot returns when everything is written out.
+    buffer = ctypes.create_string_buffer(argument, len(argument))
+    if _libc.ioctl(handle, ctypes.c_ulong(number), buffer) < 0:
+        error = ctypes.get_errno()
+        raise OSError(error, os.strerror(error))
 
 
 @contextmanager

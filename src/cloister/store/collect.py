@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from cloister.store.owners import Owner
 from cloister.store.records import unpack
 from cloister.store.snapshot import forget
+from cloister.store.spares import forget_spares, spare_of
 from cloister.store.trees import Trees
 
 # Called with how many trees are gone, and of how many.
@@ -77,6 +78,7 @@ def _find(connection: sqlite3.Connection, owner: Owner) -> _Garbage:
     needed = {tree for row in staying for tree in unpack(row["chain"])}
     needed |= {row["tree"] for row in layers if row["digest"] in live_layers}
     needed |= {row["tree"] for row in connection.execute("SELECT tree FROM volumes")}
+    needed |= {spare_of(id) for id in live}
     return _Garbage(
         tuple(row["id"] for row in snapshots if row["id"] not in live),
         tuple(row["digest"] for row in images if row["digest"] not in live_images),
@@ -134,6 +136,8 @@ def _unneeded(
 def _mark(connection: sqlite3.Connection, garbage: _Garbage) -> None:
     for snapshot in garbage.snapshots:
         forget(connection, snapshot)
+    # Also one that is being made, which its maker then takes away.
+    forget_spares(connection, garbage.snapshots)
     for image in garbage.images:
         connection.execute("DELETE FROM images WHERE digest = ?", (image,))
     for layer in garbage.layers:

@@ -13,6 +13,7 @@ from cloister.model import format_bytes, quote
 from cloister.store.driver import BENCH
 from cloister.store.place import about, parse_name
 from cloister.store.records import unpack
+from cloister.store.spares import Spares
 from cloister.store.stand_in import as_owner
 from cloister.store.tree_size import tree_sizes
 from cloister.store.trees import Trees
@@ -60,8 +61,9 @@ def tree_of(id: str) -> str:
 class Disks:
     """The disks of a store."""
 
-    def __init__(self, trees: Trees) -> None:
+    def __init__(self, trees: Trees, spares: Spares) -> None:
         self._trees = trees
+        self._spares = spares
 
     def create(
         self,
@@ -82,6 +84,10 @@ class Disks:
         trees.require_room()
         held_bytes = self._held_bytes(base, limit_bytes)
         chain: tuple[str, ...] = ()
+        path, is_ready = trees.path(tree), False
+        if base is not None:
+            # One that is being made is there sooner than another.
+            self._spares.wait([base.id])
         with trees.records.writing(durable=False) as connection:
             if base is not None:
                 # Read in the transaction that protects it: it may have been removed meanwhile.
@@ -99,9 +105,12 @@ class Disks:
                 limit_inodes=limit_inodes,
                 held_bytes=held_bytes,
             )
+            if base is not None and driver.keeps_spares:
+                is_ready = self._spares.take(connection, base.id, path)
         try:
-            path = trees.path(tree)
-            stay = driver.grow(path, [trees.path(each) for each in chain])
+            stay = False
+            if not is_ready:
+                stay = driver.grow(path, [trees.path(each) for each in chain])
             driver.limit(path, None if limit_bytes is None else limit_bytes - held_bytes)
             with trees.records.writing(durable=False) as connection:
                 trees.finish(connection, tree, chain=chain if stay else ())

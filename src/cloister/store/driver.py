@@ -55,11 +55,18 @@ class Driver(Protocol):
     def trash(self) -> Path:
         """The directory that removals go through."""
 
+    @property
+    def keeps_spares(self) -> bool:
+        """Whether a disk is better made before a fork asks for it."""
+
     def make(self, tree: Path) -> None:
         """Make a tree with an empty bench."""
 
     def grow(self, tree: Path, chain: Sequence[Path]) -> bool:
         """Make the tree of a disk on top of sealed ones; whether those must stay below it."""
+
+    def warm(self, tree: Path) -> None:
+        """Do with a tree that was grown what its first writer would wait for."""
 
     def capture(self, disk: Path, target: Path, *, idle: bool) -> Method:
         """Make `target` what `disk` is now. "sealed" has moved the disk there."""

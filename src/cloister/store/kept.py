@@ -17,6 +17,7 @@ from cloister.store.last_guest import read_holder, wait_last_guest, write_holder
 from cloister.store.place import parse_name
 from cloister.store.records import unpack
 from cloister.store.snapshot import forget, unused_trees
+from cloister.store.spares import Spares, forget_spares
 from cloister.store.trees import Trees
 
 _UPDATED = frozenset({"disk", "head", "policy", "image", "history", "used_at"})
@@ -69,8 +70,9 @@ class KeptLock:
 class Kept:
     """The kept sandboxes of a store."""
 
-    def __init__(self, trees: Trees, locks: Path) -> None:
+    def __init__(self, trees: Trees, locks: Path, spares: Spares) -> None:
         self._trees = trees
+        self._spares = spares
         self._locks = locks
 
     def create(
@@ -153,7 +155,10 @@ class Kept:
                     "UPDATE trees SET state = 'removing' WHERE id = ?", (tree_of(kept.disk),)
                 )
                 chains = dict.fromkeys(tree for row in rows for tree in unpack(row["chain"]))
-                unused = unused_trees(connection, tuple(chains))
+                gone = [row["id"] for row in rows]
+                unused = forget_spares(connection, gone)
+                unused += unused_trees(connection, tuple(chains))
+            self._spares.wait(gone)
             self._trees.discard(tree_of(kept.disk), *unused)
 
     def lock(self, name: str) -> KeptLock:

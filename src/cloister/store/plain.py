@@ -26,6 +26,7 @@ class PlainDriver:
 
     name: Literal["plain"] = "plain"
     holds_quota = False
+    keeps_spares = False
     no_quota = NO_QUOTA
 
     def __init__(self, root: Path, why: str) -> None:
@@ -42,6 +43,9 @@ class PlainDriver:
         """Make an empty tree; the sealed ones stay below it."""
         self.make(tree)
         return True
+
+    def warm(self, tree: Path) -> None:
+        """Nothing is shared, so nobody waits for it to come apart."""
 
     def capture(self, disk: Path, target: Path, *, idle: bool) -> Method:
         """Move an idle disk, copy one that is only frozen."""

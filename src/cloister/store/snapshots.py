@@ -25,6 +25,7 @@ from cloister.store.snapshot import (
     parse_snapshot_name,
     unused_trees,
 )
+from cloister.store.spares import Spares, forget_spares
 from cloister.store.trees import Trees
 
 _SHORTEST_PREFIX = len(PREFIX) + 4
@@ -33,9 +34,10 @@ _SHORTEST_PREFIX = len(PREFIX) + 4
 class Snapshots:
     """The snapshots of a store."""
 
-    def __init__(self, trees: Trees, disks: Disks) -> None:
+    def __init__(self, trees: Trees, disks: Disks, spares: Spares) -> None:
         self._trees = trees
         self._disks = disks
+        self._spares = spares
 
     def take(
         self,
@@ -190,7 +192,9 @@ class Snapshots:
         trees = self._trees
         with trees.records.writing(durable=True) as connection:
             forget(connection, snapshot.id)
-            unused = unused_trees(connection, snapshot.chain)
+            unused = forget_spares(connection, [snapshot.id])
+            unused += unused_trees(connection, snapshot.chain)
+        self._spares.wait([snapshot.id])
         trees.discard(*unused)
 
     def _where(self, condition: str, values: tuple[object, ...]) -> tuple[Snapshot, ...]:

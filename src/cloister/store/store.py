@@ -20,6 +20,7 @@ from cloister.store.owners import Owner
 from cloister.store.place import free_bytes, make_private, state_directory
 from cloister.store.records import Records
 from cloister.store.snapshots import Snapshots
+from cloister.store.spares import Spares
 from cloister.store.trees import KINDS, Trees
 from cloister.store.usage import StoreUsage, measure
 from cloister.store.volumes import Volumes
@@ -39,10 +40,11 @@ class Store:
         self._trees = Trees(records, driver, owner, directory)
         self.layers = Layers(self._trees, locks)
         self.images = Images(self._trees)
-        self.disks = Disks(self._trees)
-        self.snapshots = Snapshots(self._trees, self.disks)
+        self.spares = Spares(self._trees)
+        self.disks = Disks(self._trees, self.spares)
+        self.snapshots = Snapshots(self._trees, self.disks, self.spares)
         self.volumes = Volumes(self._trees, locks)
-        self.kept = Kept(self._trees, locks)
+        self.kept = Kept(self._trees, locks, self.spares)
 
     @classmethod
     def open(cls, directory: Path | None = None) -> Store:
@@ -78,6 +80,7 @@ class Store:
 
     def close(self) -> None:
         """Let go; disks that nothing keeps may then be collected by anybody."""
+        self.spares.close()
         self._owner.close()
         self._records.close()
 

@@ -19,8 +19,8 @@ from cloister.store.records import Records, pack, unpack
 from cloister.store.stand_in import as_owner
 from cloister.store.tree_removal import empty_trash
 
-Kind = Literal["disks", "snapshots", "merged", "volumes", "layers"]
-KINDS: tuple[Kind, ...] = ("disks", "snapshots", "merged", "volumes", "layers")
+Kind = Literal["disks", "snapshots", "merged", "volumes", "layers", "spares"]
+KINDS: tuple[Kind, ...] = ("disks", "snapshots", "merged", "volumes", "layers", "spares")
 
 
 class Trees:
