@@ -23,6 +23,13 @@ class Bounds:
     lookups: int = 8
     dial_s: float = 15.0
     idle_s: float = 900.0
+    # Questions to a person: held, asked at once, and asked in a row before it is one every so long.
+    questions_held: int = 64
+    questions_at_once: int = 8
+    questions_in_a_row: int = 30
+    question_every_s: float = 10.0
+    # What was denied is not asked again at once.
+    denied_s: float = 30.0
     # After the last byte was sent: how long the other side may go on talking to nobody.
     farewell_s: float = 5.0
     farewell_bytes: int = 1024 * 1024

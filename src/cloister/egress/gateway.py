@@ -30,6 +30,7 @@ class Gateway:
         self._upstream = Upstream(bounds)
         self._pipes = Pipes()
         self._intakes: dict[str, Intake] = {}
+        self._wards: dict[str, Ward] = {}
         self._over: asyncio.Future[None] = self._loop.create_future()
 
     async def run(self) -> None:
@@ -84,10 +85,15 @@ class Gateway:
                 self._serve(id, content, doors)
             case {"do": "forget", "sandbox": str(id), "number": int(number)}:
                 intake = self._intakes.pop(id, None)
+                self._wards.pop(id, None)
                 self._loop.call_soon(self._loop.call_soon, self._forget, intake, id, number)
             case {"do": "settle", "sandbox": str(id), "number": int(number)}:
                 # Once round the loop: what waits at the doors now is taken before.
                 self._loop.call_soon(self._loop.call_soon, self._reports.tell_last, id, number)
+            case {"do": "reply", "sandbox": str(id), "number": int(number), "answer": dict(table)}:
+                ward = self._wards.get(id)
+                if ward is not None:
+                    ward.reply(number, table)
             case {"do": "answer", "names": dict(names)}:
                 # Sent by tests only, before any sandbox is served.
                 self._upstream.close()
@@ -104,7 +110,7 @@ class Gateway:
     def _serve(self, id: str, content: dict[str, Any], doors: list[int]) -> None:
         egress = Egress.from_dict(content["egress"])
         policy = Policy(egress=egress, secrets=content["secrets"])
-        ward = Ward(
+        ward = self._wards[id] = Ward(
             id,
             policy,
             content["book"],

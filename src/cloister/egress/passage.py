@@ -43,10 +43,10 @@ class Passage:
         self._far: socket.socket | None = None
         self._relay: Relay | None = None
 
-    def aim(self, name: str, port: int) -> None:
+    async def aim(self, name: str, port: int) -> None:
         """Note where it is meant to go, and refuse it unless a rule allows that."""
         self.name, self.port = name, port
-        self._verdict = self.ward.judge(name, port)
+        self._verdict = await self.ward.permit(name, port)
 
     async def redirected(self) -> None:
         """Serve a program that knows nothing of us."""
@@ -57,7 +57,7 @@ class Passage:
         _, self.port, packed = _ADDRESS.unpack(raw)
         address = IPv4Address(packed)
         self.name = str(address)
-        self.aim(self.ward.name_at(address), self.port)
+        await self.aim(self.ward.name_at(address), self.port)
         first = await self.hear() if self.port in _WEB else None
         await self.reach()
         await self.carry(first)

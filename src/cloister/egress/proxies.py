@@ -32,13 +32,13 @@ async def by_http(passage: Passage) -> None:
         raise web.Malformed("nothing was asked of the proxy in time") from None
     if head.request.method != b"CONNECT":
         name, port, path = web.absolute_target(head.request)
-        passage.aim(name, port)
+        await passage.aim(name, port)
         web.require_host(head.request, name, port)
         await passage.reach()
         await passage.carry(FirstWords("http", head), path)
         return
     passage.protocol = "tcp"
-    passage.aim(*web.parse_authority(head.request.target.decode("latin-1"), None))
+    await passage.aim(*web.parse_authority(head.request.target.decode("latin-1"), None))
     await passage.reach()
     await caller.say(_CONNECTED)
     # What a hasty program has sent behind its request is already of the connection it asked for.
@@ -61,7 +61,7 @@ async def by_socks(passage: Passage) -> None:
             name, port = await _asked(passage)
     except TimeoutError:
         raise Refusal("nothing was asked of the proxy in time") from None
-    passage.aim(name, port)
+    await passage.aim(name, port)
     await passage.reach()
     await caller.say(_reply(_GRANTED))
     await _tunnel(passage)

@@ -9,13 +9,15 @@ from collections.abc import Mapping
 from ipaddress import IPv4Address
 from typing import Any
 
+from cloister.egress.asking import Asking
 from cloister.egress.book import NETWORK, Book
 from cloister.egress.bounds import Bounds
 from cloister.egress.pipes import Pipes
 from cloister.egress.refusal import Refusal
 from cloister.egress.reports import Reports
 from cloister.egress.upstream import Address, Upstream
-from cloister.policy import Connect, Effect, Egress, Policy, Verdict, judge
+from cloister.model.approvals import Answer, Question
+from cloister.policy import Connect, Effect, Egress, HttpRequest, Policy, Verdict, judge
 
 # Of all sandboxes: one that is served anew, under the same id, must not use one twice.
 _NUMBERS = itertools.count(1)
@@ -38,12 +40,13 @@ class Ward:
         self.bounds = bounds
         self.upstream = upstream
         self.pipes = pipes
-        self._policy = policy
+        self.policy = policy
         self._egress = Egress() if policy.egress is None else policy.egress
         self._book = Book(bounds.names, known)
         # Names whose addresses the owner has not heard of yet.
         self._untold: set[str] = set()
         self._reports = reports
+        self._asking = Asking(id, reports, bounds)
         self._lookups = asyncio.Semaphore(bounds.lookups)
 
     def may_ask(self, name: str) -> bool:
@@ -75,15 +78,36 @@ class Ward:
             raise Refusal(f"{address} was never given for a name")
         return name
 
-    def judge(self, name: str, port: int) -> Verdict:
-        """Decide on a connection; raises Refusal unless it is allowed."""
-        if self._policy.needs_depth(name, port):
+    async def permit(self, name: str, port: int) -> Verdict:
+        """Decide on a connection, and ask where a rule says so; raises Refusal unless allowed."""
+        if self.policy.needs_depth(name, port):
             # Fail closed: a rule on requests is worth nothing where nobody reads them.
             raise Refusal(f"the rules for {name} are on its requests, which are not read here")
-        verdict = judge(Connect(name, port), self._policy, (), time.time())
-        if verdict.effect is not Effect.ALLOW:
+        verdict = self.judge(Connect(name, port))
+        if verdict.effect is Effect.ASK:
+            return await self.ask_for(Question("connection", verdict.rule, name, port))
+        if verdict.effect is Effect.DENY:
             raise Refusal(verdict.reason, verdict.rule)
         return verdict
+
+    def judge(self, request: Connect | HttpRequest) -> Verdict:
+        """Return the verdict of the policy on a connection or a request."""
+        return judge(request, self.policy, (), time.time())
+
+    async def ask(self, question: Question) -> Answer:
+        """Return what a person answers; nobody's answer is a deny."""
+        return await self._asking.ask(question)
+
+    async def ask_for(self, question: Question) -> Verdict:
+        """Ask, and return the verdict that allows it or raise Refusal."""
+        answer = await self.ask(question)
+        if not answer.allowed:
+            raise Refusal(f"asked and not allowed: {answer.reason}", question.rule)
+        return Verdict(Effect.ALLOW, question.rule, f"allowed by {answer.who}: {answer.how}")
+
+    def reply(self, number: int, table: Mapping[str, Any]) -> None:
+        """The owner has answered a question."""
+        self._asking.reply(number, table)
 
     async def find(self, name: str, port: int) -> list[Address]:
         """Return the checked addresses of a name."""

@@ -18,6 +18,7 @@ from typing import Any
 from cloister.egress import control
 from cloister.errors import HostError, Unsupported
 from cloister.model import SandboxId
+from cloister.node.held_questions import Ask, HeldQuestions
 from cloister.node.traffic_log import TrafficLog
 from cloister.policy import Policy
 from cloister.runtime.doors import Doors
@@ -39,6 +40,7 @@ class _Served:
     policy: Policy
     doors: Doors
     log: TrafficLog
+    ask: Ask | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +65,7 @@ class GatewayKeeper:
         self._restarting: asyncio.Task[None] | None = None
         self._numbers = itertools.count(1)
         self._leaving: dict[SandboxId, _Leaving] = {}
+        self._questions = HeldQuestions(self._send)
         self._settling: dict[int, asyncio.Future[None]] = {}
         self._pause_s = _SHORTEST_PAUSE_S
         self._started_at = 0.0
@@ -125,9 +128,19 @@ class GatewayKeeper:
         for id, served in self._served.items():
             self._hand_over(id, served)
 
-    def serve(self, id: SandboxId, policy: Policy, doors: Doors, log: TrafficLog) -> None:
-        """Hand the doors of a sandbox over. Nothing may have run inside before."""
-        served = self._served[id] = _Served(policy, doors, log)
+    def serve(
+        self,
+        id: SandboxId,
+        policy: Policy,
+        doors: Doors,
+        log: TrafficLog,
+        ask: Ask | None = None,
+    ) -> None:
+        """Hand the doors of a sandbox over. Nothing may have run inside before.
+
+        `ask` has questions answered; without it, each is answered with no.
+        """
+        served = self._served[id] = _Served(policy, doors, log, ask)
         self._hand_over(id, served)
 
     def _hand_over(self, id: SandboxId, served: _Served) -> None:
@@ -158,6 +171,7 @@ class GatewayKeeper:
     def forget(self, id: SandboxId) -> None:
         """Let a sandbox go; what it has open is reset. What is still told of it is heard."""
         served = self._served.pop(id, None)
+        self._questions.withdraw(id)
         if served is not None and self._end is not None:
             settled = self._asked("forget", id)
             self._leaving[id] = _Leaving(served.log, settled)
@@ -221,6 +235,13 @@ class GatewayKeeper:
                 log = self._log_of(frame["sandbox"])
                 if log is not None:
                     log.book[str(frame["name"])] = str(frame["address"])
+            case "ask":
+                served = self._served.get(frame["sandbox"])
+                if served is not None:
+                    number, question = int(frame["number"]), frame["question"]
+                    self._questions.ask(frame["sandbox"], number, question, served.ask)
+            case "withdraw":
+                self._questions.withdraw(frame["sandbox"], int(frame["number"]))
             case "events":
                 for event in frame["events"]:
                     log = self._log_of(event["sandbox"])
@@ -264,6 +285,7 @@ class GatewayKeeper:
                 asyncio.get_running_loop().remove_reader(self._end)
             self._end.close()
             self._end = None
+        self._questions.clear()
         while self._settling:
             _settle(self._settling.popitem()[1])
         process, self._process = self._process, None

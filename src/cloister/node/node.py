@@ -14,6 +14,7 @@ from pathlib import Path
 from cloister.errors import CloisterError, HostError
 from cloister.model import SandboxId
 from cloister.node.gateway import GatewayKeeper
+from cloister.node.held_questions import Ask
 from cloister.node.records import Record, write_record
 from cloister.node.traffic_log import TrafficLog
 from cloister.policy import (
@@ -82,11 +83,13 @@ class Node:
         announce: Callable[[Plan, str], None] | None = None,
         ground: Ground = BARE,
         traffic: TrafficLog | None = None,
+        ask: Ask | None = None,
     ) -> Guest:
         """Start a sandbox; `amend` may change the plan for a rehearsal or another transport.
 
         `announce` is told the plan and the runtime before anything is done.
-        `traffic` is told what it does with its way out, if it has one.
+        `traffic` is told what it does with its way out, if it has one; `ask` is asked where a rule
+        says so.
         """
         runtime = self.runtime_for(policy)
         await runtime.prepare()
@@ -100,7 +103,7 @@ class Node:
             announce(plan, runtime.name)
         guest = await runtime.start(id, plan, on_lost)
         try:
-            await self._open_doors(guest, policy, traffic)
+            await self._open_doors(guest, policy, traffic, ask)
         except BaseException:
             await asyncio.shield(runtime.destroy(guest))
             raise
@@ -109,14 +112,16 @@ class Node:
         self._recording[id] = asyncio.get_running_loop().call_later(_RECORD_AFTER_S, write)
         return guest
 
-    async def _open_doors(self, guest: Guest, policy: Policy, traffic: TrafficLog | None) -> None:
+    async def _open_doors(
+        self, guest: Guest, policy: Policy, traffic: TrafficLog | None, ask: Ask | None
+    ) -> None:
         """Have somebody at the doors before anything runs inside."""
         if policy.egress is None:
             return
         if guest.doors is None:
             raise HostError("the sandbox came without its way out; nothing ran")
         await self.gateway.wait_ready()
-        self.gateway.serve(guest.id, policy, guest.doors, traffic or TrafficLog())
+        self.gateway.serve(guest.id, policy, guest.doors, traffic or TrafficLog(), ask)
 
     def _record(
         self,
