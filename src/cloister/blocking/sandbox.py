@@ -15,7 +15,7 @@ from cloister.blocking.loop import as_coroutine, current_loop
 from cloister.blocking.process import Process
 from cloister.blocking.turn import waits
 from cloister.model import UNLIMITED, Limits, Mount, Profile, SandboxId, Trust, User, VolumeMount
-from cloister.policy import Egress, History, LedgerMode, Policy, Root, Storage
+from cloister.policy import Egress, History, LedgerMode, Policy, Root, SecretBinding, Storage
 from cloister.runtime.base import Posture
 from cloister.runtime.plan import Plan
 from cloister.sandbox import sandbox as asynchronous
@@ -45,6 +45,7 @@ class Sandbox:
         root: Root | None = None,
         image: str | None = None,
         egress: Egress | Sequence[str] | None = None,
+        secrets: Mapping[str, Any] | Sequence[SecretBinding] | None = None,
         volumes: Sequence[VolumeMount | str] | None = None,
         storage: Storage | str | None = None,
         history: History | str | None = None,
@@ -66,6 +67,7 @@ class Sandbox:
                 root=root,
                 image=image,
                 egress=egress,
+                secrets=secrets,
                 volumes=volumes,
                 storage=storage,
                 history=history,
@@ -190,6 +192,11 @@ class Sandbox:
     def host_pids(self) -> tuple[int, ...]:
         """Process numbers on the host of everything inside."""
         return self._inner.host_pids
+
+    @property
+    def working_directory(self) -> str:
+        """Where programs start that name no directory: the image's own, or /workspace."""
+        return self._inner.working_directory
 
     @property
     def is_running(self) -> bool:
