@@ -293,3 +293,16 @@ def living() -> list[dict[str, Any]]:
     )
     found: list[dict[str, Any]] = json.loads(listed.stdout)
     return found
+
+
+def test_a_policy_says_what_it_answers_and_why(cli: Run, tmp_path: Path) -> None:
+    policy = tmp_path / "cloister.toml"
+    policy.write_text(
+        '[[egress.rule]]\nname = "read"\nhost = "api.test"\nmethods = ["GET"]\neffect = "allow"\n'
+    )
+    asked = ("explain", "--policy", str(policy), "--json")
+    allowed = cli(*asked, "GET", "https://api.test/x")
+    denied = cli(*asked, "PUT", "https://api.test/x")
+    assert (allowed.returncode, denied.returncode) == (0, 1)
+    assert json.loads(allowed.stdout)["rule"] == "read"
+    assert "[[egress.rule]]" in json.loads(denied.stdout)["advice"]

@@ -24,6 +24,7 @@ class Commands(LazyGroup):
         "diff": "cloister.cli.diff:diff",
         "doctor": "cloister.cli.doctor:doctor",
         "exec": "cloister.cli.exec:exec_",
+        "explain": "cloister.cli.explain:explain",
         "export": "cloister.cli.diff:export",
         "fork": "cloister.cli.fork:fork",
         "gc": "cloister.cli.gc:gc",
