@@ -27,6 +27,8 @@ from cloister.errors import (
     ProtocolViolation,
     RequestError,
     RuntimeGone,
+    ScopeMissing,
+    TokenRefused,
     Unsupported,
 )
 from cloister.model import Limits, Mount, MountMode, Profile, Reason, Result, Trust, Usage
@@ -72,7 +74,9 @@ __all__ = [
     "Result",
     "RuntimeGone",
     "Sandbox",
+    "ScopeMissing",
     "Template",
+    "TokenRefused",
     "Trust",
     "Unsupported",
     "Usage",

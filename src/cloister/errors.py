@@ -7,6 +7,8 @@ CloisterError
 │   ├── Busy               somebody else has it; .holder is their process
 │   ├── PolicyError        policy text is wrong; .place says where, .nearest what was meant
 │   ├── ImageRefused       an image is damaged, too large or lies; nothing of it was kept
+│   ├── TokenRefused       a server does not know the token, or not any more
+│   ├── ScopeMissing       the token does not allow it; .scope is what would
 │   └── Unsupported        this runtime or host cannot do it
 ├── Denied                 the policy said no; .verdict and .rule. Retrying is pointless
 ├── Exhausted              a limit was reached; .limit names it
@@ -26,7 +28,21 @@ from __future__ import annotations
 from typing import Any, Literal, Protocol
 
 LimitName = Literal[
-    "memory", "pids", "disk", "inodes", "lifetime", "idle", "ids", "output", "open_files"
+    "memory",
+    "pids",
+    "cpus",
+    "disk",
+    "inodes",
+    "lifetime",
+    "idle",
+    "ids",
+    "output",
+    "open_files",
+    "sandboxes",
+    "requests",
+    "queue",
+    "body",
+    "wait",
 ]
 
 
@@ -97,6 +113,18 @@ class PolicyError(RequestError):
 
 class ImageRefused(RequestError):
     """An image is damaged, too large, or not what it says it is; nothing of it was kept."""
+
+
+class TokenRefused(RequestError):
+    """A server was given no token, or one that it does not know, or not any more."""
+
+
+class ScopeMissing(RequestError):
+    """The token is valid and does not allow this; `scope` is what would."""
+
+    def __init__(self, message: str, *, scope: str) -> None:
+        super().__init__(message)
+        self.scope = scope
 
 
 class Unsupported(RequestError):

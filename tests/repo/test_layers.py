@@ -10,7 +10,7 @@ import pytest
 
 ROOMS = [
     *("errors", "model", "policy", "ledger", "store", "wire", "egress", "image"),
-    *("runtime", "node", "sandbox", "build", "blocking", "api", "cluster"),
+    *("runtime", "node", "sandbox", "build", "blocking", "server", "cluster"),
     *("inspect", "mcp"),
     *("verify", "doctor", "cli"),
 ]

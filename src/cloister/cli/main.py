@@ -39,6 +39,7 @@ class Commands(LazyGroup):
         "rewind": "cloister.cli.rewind:rewind",
         "rm": "cloister.cli.ls:rm",
         "run": "cloister.cli.run:run",
+        "serve": "cloister.cli.serve:serve",
         "setup": "cloister.cli.setup:setup,cloister.cli.setup_storage:storage",
         "shell": "cloister.cli.shell:shell",
         "snapshot": "cloister.cli.snapshot:snapshot",
@@ -46,6 +47,7 @@ class Commands(LazyGroup):
         "start": "cloister.cli.start:start",
         "stop": "cloister.cli.start:stop",
         "template": "cloister.cli.template:template",
+        "token": "cloister.cli.token:token",
         "verify": "cloister.cli.verify:verify",
         "volume": "cloister.cli.volume:volume",
     }

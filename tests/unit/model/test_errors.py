@@ -23,6 +23,8 @@ ATTRIBUTES: dict[str, dict[str, object]] = {
     "Busy": {"holder": "4711"},
     "ImageRefused": {},
     "PolicyError": {"place": "cloister.toml:3 limits.memroy", "nearest": "memory"},
+    "TokenRefused": {},
+    "ScopeMissing": {"scope": "sandboxes:write"},
     "Unsupported": {},
     "Denied": {"verdict": VERDICT},
     "Exhausted": {"limit": "memory"},

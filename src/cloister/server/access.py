@@ -1,0 +1,61 @@
+"""Who a request comes from: the owner by the unix socket, anybody else by a token."""
+
+from __future__ import annotations
+
+from starlette.requests import HTTPConnection
+
+from cloister.errors import RequestError, ScopeMissing, TokenRefused
+from cloister.model import quote
+from cloister.server.fleet import Fleet
+from cloister.server.tokens import OWNER_CALLER, Caller, Tokens
+
+# Set by the entrance of a listener, never by anything that a client sends.
+TRUSTED = "cloister.trusted"
+
+
+class Access:
+    """Finds out who calls, and holds them to their rate."""
+
+    def __init__(self, fleet: Fleet, tokens: Tokens) -> None:
+        self.fleet = fleet
+        self.tokens = tokens
+        self._hosts = fleet.settings.hosts
+
+    async def caller(self, connection: HTTPConnection) -> Caller:
+        """Return who makes a request, or refuse it before anything is done for it."""
+        if connection.scope.get(TRUSTED):
+            caller = OWNER_CALLER
+        else:
+            self.require_host(connection)
+            caller = await self.tokens.caller(bearer(connection))
+        self.fleet.quotas.count_request(caller.tenant)
+        return caller
+
+    def require_host(self, connection: HTTPConnection) -> None:
+        """Refuse a request for another host: a web page may have led a browser here."""
+        host = connection.headers.get("host", "").lower()
+        name = host if host.endswith("]") else host.rpartition(":")[0] or host
+        if not any(name == known or _is_below(name, known) for known in self._hosts):
+            raise RequestError(f"host {quote(host)} is not a name of this server; see hosts")
+        origin = connection.headers.get("origin")
+        if origin is not None and connection.scope["type"] == "websocket":
+            _, _, from_host = origin.lower().partition("://")
+            if from_host != host:
+                raise ScopeMissing(
+                    f"a page of {quote(origin)} may not connect here", scope="origin"
+                )
+
+
+def _is_below(name: str, known: str) -> bool:
+    return known.startswith("*.") and name.endswith(known[1:])
+
+
+def bearer(connection: HTTPConnection) -> str | None:
+    """Return the token of a request: from its headers, never from its URL, which is logged."""
+    kind, _, text = connection.headers.get("authorization", "").partition(" ")
+    if kind.lower() == "bearer":
+        return text.strip()
+    key = connection.headers.get("x-api-key")
+    if key is None and kind:
+        raise TokenRefused("authorization is not of the kind Bearer")
+    return key

@@ -1,0 +1,363 @@
+"""All live sandboxes of one server, by tenant; the only place where one is looked up by its id."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, replace
+
+import msgspec
+
+from cloister.errors import AlreadyExists, CloisterError, GuestGone, NotFound, RequestError
+from cloister.model import Limits, quote
+from cloister.sandbox import Sandbox
+from cloister.sandbox.fork import require_count
+from cloister.server.quotas import Quotas
+from cloister.server.records import Records, SandboxRow
+from cloister.server.resident import Resident
+from cloister.server.settings import Settings
+from cloister.server.shelves import Shelves
+from cloister.server.spec import SandboxSpec, parse_timeout, sandbox_settings
+from cloister.server.tenancy import TenantName
+from cloister.server.tokens import Caller
+from cloister.server.turns import Turns
+
+log = logging.getLogger("cloister.server")
+
+# Of a sandbox that has ended, so long can be asked what became of it.
+_REMEMBER_ENDED_S = 7 * 24 * 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """How a sandbox came to be asked for: once for each idempotency key, or again under its id."""
+
+    idempotency: str | None = None
+    request_sha256: str | None = None
+    id: str | None = None
+    notes: tuple[tuple[str, str], ...] = ()
+
+
+_PLAIN = Origin()
+
+
+class Fleet:
+    """Owns every sandbox of the server. Nobody finds one without saying whose it must be."""
+
+    def __init__(self, records: Records, settings: Settings) -> None:
+        self.records = records
+        self.settings = settings
+        self.quotas = Quotas(settings)
+        self.shelves = Shelves(records)
+        self._residents: dict[tuple[TenantName, str], Resident] = {}
+        wait_s, longest = settings.queue_s, settings.queue_length
+        self._places = Turns(
+            settings.most_sandboxes,
+            wait_s,
+            longest,
+            f"the server has had {settings.most_sandboxes} sandboxes, all it may have,",
+        )
+        self._starts = Turns(
+            settings.starts_at_once, wait_s, longest, "too many sandboxes were being started"
+        )
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._closing = False
+
+    async def open(self) -> None:
+        """Settle what an earlier server left: what is kept stays, what ran has ended."""
+        now = time.time()
+        for row in await self.records.sandbox_rows(None, state="running"):
+            kept = row.keep is not None
+            await self.records.change_sandbox(
+                row.id,
+                state="kept" if kept else "ended",
+                ended_at=now,
+                ending="the server ended while it was running",
+            )
+            log.warning(
+                "ended with an earlier server",
+                extra={"sandbox": row.id, "tenant": row.tenant, "kept": kept},
+            )
+        await self.records.forget_ended(now - _REMEMBER_ENDED_S)
+
+    def __len__(self) -> int:
+        return len(self._residents)
+
+    @property
+    def residents(self) -> Sequence[Resident]:
+        """Every live sandbox, whoever it belongs to; for counting, not for looking up."""
+        return tuple(self._residents.values())
+
+    @property
+    def waiting(self) -> int:
+        """How many requests wait for a place."""
+        return self._places.waiting + self._starts.waiting
+
+    def find(self, tenant: TenantName, id: str) -> Resident:
+        """Return a live sandbox of a tenant; one of another does not exist for them."""
+        resident = self._residents.get((tenant, id))
+        if resident is None or resident.ended.is_set():
+            raise NotFound(f"no sandbox {quote(id)} is running", what=id)
+        return resident
+
+    async def row(self, tenant: TenantName, id: str) -> SandboxRow:
+        """Return what is remembered of a tenant's sandbox, also after its end."""
+        rows = await self.records.sandbox_rows(tenant, id=id)
+        if not rows:
+            raise NotFound(f"no sandbox {quote(id)}", what=id)
+        return rows[0]
+
+    async def create(self, caller: Caller, spec: SandboxSpec, origin: Origin = _PLAIN) -> Resident:
+        """Start a sandbox for a tenant, in its turn, or say why it may not have one."""
+        if origin.idempotency is not None:
+            known = await self._answered(caller.tenant, origin)
+            if known is not None:
+                return known
+        spec, before = await self.shelves.resolved(caller.tenant, spec)
+        wanted = sandbox_settings(spec, caller, self.settings, before)
+
+        keep = wanted.get("keep")
+        if keep is not None and origin.id is None:
+            kept = await self.records.sandbox_rows(caller.tenant, keep=keep, state="kept")
+            if kept:
+                # It goes on with its disk, so it is the same one.
+                origin = replace(origin, id=kept[-1].id, notes=tuple(kept[-1].notes.items()))
+        return await self._admit(caller, spec, keep, lambda: Sandbox(**wanted), origin)
+
+    async def fork(
+        self,
+        caller: Caller,
+        snapshot: str,
+        spec: SandboxSpec,
+        count: int = 1,
+        origin: Origin = _PLAIN,
+    ) -> list[Resident]:
+        """Start sandboxes that begin as a snapshot of the tenant was."""
+        if spec.policy is not None or spec.template is not None or spec.image is not None:
+            raise RequestError("a fork has the policy of its snapshot; change single fields of it")
+        found = await self.shelves.snapshot(caller.tenant, snapshot)
+        policy = self.shelves.policy_of(found)
+        wanted = sandbox_settings(spec, caller, self.settings, policy.limits)
+        keep = wanted.get("keep")
+        if keep is not None and require_count(count) > 1:
+            raise RequestError("several forks cannot be kept under one name; fork one at a time")
+
+        def make() -> Sandbox:
+            # What the snapshot was granted of the host and the network is not inherited.
+            sandbox = Sandbox(policy.replace(mounts=(), volumes=(), egress=None), **wanted)
+            sandbox.stand_on(found)
+            return sandbox
+
+        outcomes = await asyncio.gather(
+            *(self._admit(caller, spec, keep, make, origin) for _ in range(count)),
+            return_exceptions=True,
+        )
+        started = [outcome for outcome in outcomes if isinstance(outcome, Resident)]
+        failed = [outcome for outcome in outcomes if isinstance(outcome, BaseException)]
+        if failed:
+            await asyncio.gather(*(self._end(resident, "its fork failed") for resident in started))
+            raise failed[0]
+        return started
+
+    async def wake(self, caller: Caller, id: str) -> Resident:
+        """Start a kept sandbox again, under the id it had."""
+        row = await self.row(caller.tenant, id)
+        if (caller.tenant, id) in self._residents:
+            return self.find(caller.tenant, id)
+        if row.state != "kept":
+            raise NotFound(f"sandbox {quote(id)} has ended, and nothing of it was kept", what=id)
+        spec = msgspec.json.decode(row.spec, type=SandboxSpec)
+        return await self.create(caller, spec, Origin(id=id, notes=tuple(row.notes.items())))
+
+    async def end(self, tenant: TenantName, id: str, why: str = "ended by its owner") -> None:
+        """End a sandbox; returns when nothing is left but what was to be kept."""
+        await self._end(self.find(tenant, id), why)
+
+    async def discard(self, tenant: TenantName, row: SandboxRow) -> None:
+        """Remove what was kept of a sandbox that is not running."""
+        if row.keep is not None:
+            await self.shelves.remove_kept(tenant, row.keep)
+        await self.records.change_sandbox(row.id, state="ended", ending="removed by its owner")
+
+    async def extend(self, tenant: TenantName, id: str, timeout_s: float) -> Resident:
+        """Set the deadline anew: so many seconds from now."""
+        resident = self.find(tenant, id)
+        resident.set_deadline(parse_timeout(timeout_s, self.settings), self._expire)
+        await self.records.change_sandbox(id, deadline_at=resident.deadline_at)
+        return resident
+
+    @property
+    def is_draining(self) -> bool:
+        """Whether no new sandbox is started any more."""
+        return self._closing
+
+    def drain(self) -> None:
+        """Start no new sandbox from now on."""
+        self._closing = True
+
+    async def close(self) -> None:
+        """End everything; what is kept stays."""
+        self.drain()
+        ending = [self._end(resident, "the server was stopped") for resident in self.residents]
+        await asyncio.gather(*ending, return_exceptions=True)
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _answered(self, tenant: TenantName, origin: Origin) -> Resident | None:
+        """Return what the same request was answered with before."""
+        rows = await self.records.sandbox_rows(tenant, idempotency=origin.idempotency)
+        if not rows:
+            return None
+        if rows[0].request_sha256 != origin.request_sha256:
+            raise RequestError(
+                f"the idempotency key {quote(origin.idempotency)} came with another request before"
+            )
+        return self.find(tenant, rows[0].id)
+
+    async def _admit(
+        self,
+        caller: Caller,
+        spec: SandboxSpec,
+        keep: str | None,
+        make: Callable[[], Sandbox],
+        origin: Origin,
+    ) -> Resident:
+        """Count it, wait for its turn, remember it, start it; undo all of that if one fails."""
+        if self._closing:
+            raise GuestGone("the server is being stopped", reason="draining")
+        timeout_s = parse_timeout(spec.timeout, self.settings)
+        tenant, sandbox = caller.tenant, make()
+        limits = sandbox.policy.limits
+        self.quotas.reserve(tenant, limits)
+        try:
+            await self._places.take(tenant)
+            try:
+                async with self._starts.taken(tenant):
+                    resident = await self._start(tenant, spec, keep, sandbox, limits, origin)
+            except BaseException:
+                self._places.give()
+                raise
+        except BaseException:
+            self.quotas.release(tenant, limits)
+            raise
+        resident.set_deadline(timeout_s, self._expire)
+        return resident
+
+    async def _start(
+        self,
+        tenant: TenantName,
+        spec: SandboxSpec,
+        keep: str | None,
+        sandbox: Sandbox,
+        limits: Limits,
+        origin: Origin,
+    ) -> Resident:
+        now = time.time()
+        row = SandboxRow(
+            id=origin.id or sandbox.id,
+            tenant=tenant,
+            state="running",
+            inner_id=sandbox.id,
+            keep=keep,
+            created_at=now,
+            ended_at=None,
+            ending=None,
+            deadline_at=now + parse_timeout(spec.timeout, self.settings),
+            spec=msgspec.json.encode(spec).decode(),
+            metadata=spec.metadata or {},
+            notes=dict(origin.notes),
+            idempotency=origin.idempotency,
+            request_sha256=origin.request_sha256,
+        )
+        await self._remember(row, again=origin.id is not None)
+        try:
+            await sandbox.open()
+        except BaseException as error:
+            said = str(error) if isinstance(error, CloisterError) else type(error).__name__
+            await self.records.change_sandbox(
+                row.id,
+                state="ended" if keep is None or origin.id is None else "kept",
+                ended_at=time.time(),
+                ending=f"it could not be started: {said}",
+                deadline_at=None,
+                # What failed may be asked for again.
+                idempotency=None,
+            )
+            raise
+        resident = Resident(
+            row.id,
+            tenant,
+            sandbox,
+            limits,
+            keep=keep,
+            created_at=now,
+            metadata=dict(row.metadata),
+            notes=dict(row.notes),
+        )
+        self._residents[tenant, row.id] = resident
+        self._spawn(self._watch(resident))
+        return resident
+
+    async def _remember(self, row: SandboxRow, *, again: bool) -> None:
+        if again:
+            await self.records.change_sandbox(
+                row.id,
+                state="running",
+                inner_id=row.inner_id,
+                ended_at=None,
+                ending=None,
+                deadline_at=row.deadline_at,
+                metadata=row.metadata,
+                spec=row.spec,
+            )
+            return
+        try:
+            await self.records.add_sandbox(row)
+        except AlreadyExists:
+            raise RequestError(
+                f"the request with the idempotency key {quote(row.idempotency)} is being done"
+            ) from None
+
+    async def _watch(self, resident: Resident) -> None:
+        """Notice that a sandbox ended by itself."""
+        await resident.sandbox.wait_ended()
+        await self._end(resident, "it ended by itself")
+
+    def _expire(self, resident: Resident) -> None:
+        self._spawn(self._reach_deadline(resident))
+
+    async def _reach_deadline(self, resident: Resident) -> None:
+        if resident.at_deadline is not None:
+            await resident.at_deadline(resident)
+        else:
+            await self._end(resident, "it reached its timeout")
+
+    async def _end(self, resident: Resident, why: str) -> None:
+        if resident.ended.is_set():
+            return
+        resident.ended.set()
+        resident.clear_deadline()
+        try:
+            await resident.sandbox.stop()
+        finally:
+            del self._residents[resident.tenant, resident.id]
+            self._places.give()
+            self.quotas.release(resident.tenant, resident.limits)
+            await self.records.change_sandbox(
+                resident.id,
+                state="ended" if resident.keep is None else "kept",
+                ended_at=time.time(),
+                ending=why,
+                deadline_at=None,
+            )
+
+    def _spawn(self, work: Awaitable[None]) -> None:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            log.error("ending a sandbox failed", exc_info=task.exception())

@@ -1,0 +1,83 @@
+"""What is noticed of each request: a line in the log, a count for Prometheus."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from starlette.requests import HTTPConnection
+
+from cloister.server.tokens import Caller
+
+if TYPE_CHECKING:
+    from cloister.server.endpoint import Conversation, Endpoint
+
+log = logging.getLogger("cloister.server.requests")
+
+_BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 60.0)
+
+
+class Observation:
+    """Counts requests by the path as it is written here: never one that a client chose."""
+
+    def __init__(self) -> None:
+        self.requests: Counter[tuple[str, str, int]] = Counter()
+        self.durations: Counter[float] = Counter()
+        self.duration_sum_s = 0.0
+
+    def request(
+        self,
+        endpoint: Endpoint,
+        request: HTTPConnection,
+        caller: Caller | None,
+        status: int,
+        begun: float,
+        id: str,
+    ) -> None:
+        """Note one request that was answered."""
+        self._note(endpoint.method, endpoint.path, request, caller, status, begun, id)
+
+    def websocket(
+        self,
+        one: Conversation,
+        websocket: HTTPConnection,
+        caller: Caller | None,
+        status: int,
+        begun: float,
+        id: str,
+    ) -> None:
+        """Note one WebSocket that was closed."""
+        self._note("WEBSOCKET", one.path, websocket, caller, status, begun, id)
+
+    def _note(
+        self,
+        method: str,
+        path: str,
+        request: HTTPConnection,
+        caller: Caller | None,
+        status: int,
+        begun: float,
+        id: str,
+    ) -> None:
+        took_s = time.monotonic() - begun
+        self.requests[method, path, status] += 1
+        self.duration_sum_s += took_s
+        for bucket in _BUCKETS_S:
+            if took_s <= bucket:
+                self.durations[bucket] += 1
+        # Neither the query nor a header: both may hold what must not be kept.
+        log.info(
+            "request",
+            extra={
+                "request": id,
+                "method": method,
+                "path": path,
+                "sandbox": request.path_params.get("id"),
+                "status": status,
+                "took_ms": round(took_s * 1000, 2),
+                "tenant": None if caller is None else caller.tenant,
+                "token": None if caller is None else caller.token,
+            },
+        )

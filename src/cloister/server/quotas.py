@@ -1,0 +1,87 @@
+"""What each tenant has at the moment, held against what it may have."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+from cloister.errors import Exhausted, LimitName
+from cloister.model import Limits, format_bytes
+from cloister.server.settings import Settings
+from cloister.server.tenancy import TenantName
+
+
+@dataclass(slots=True)
+class Held:
+    """What a tenant has: sums of what its sandboxes were promised."""
+
+    sandboxes: int = 0
+    memory_bytes: int = 0
+    cpus: float = 0.0
+    disk_bytes: int = 0
+    # The bucket of requests: how many may be made, as of a time.
+    requests: float = 0.0
+    counted_at: float = 0.0
+
+
+class Quotas:
+    """Counts for each tenant, and refuses what would be too much."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._held: dict[TenantName, Held] = {}
+
+    def held(self, tenant: TenantName) -> Held:
+        """Return what a tenant has."""
+        held = self._held.get(tenant)
+        if held is None:
+            held = self._held[tenant] = Held()
+            held.requests = self._settings.quota_of(tenant).requests_per_s
+            held.counted_at = time.monotonic()
+        return held
+
+    def reserve(self, tenant: TenantName, limits: Limits) -> None:
+        """Count one more sandbox, or refuse it; `release` takes it back."""
+        quota, held = self._settings.quota_of(tenant), self.held(tenant)
+        if held.sandboxes + 1 > quota.sandboxes:
+            raise _over("sandboxes", f"{held.sandboxes} sandboxes", str(quota.sandboxes))
+        # Where a limit was lifted, nothing was promised that could be counted.
+        memory, disk, cpus = limits.memory or 0, limits.disk or 0, limits.cpus or 0
+        if held.memory_bytes + memory > quota.memory_bytes:
+            have, most = format_bytes(held.memory_bytes), format_bytes(quota.memory_bytes)
+            raise _over("memory", f"{have} of memory", most)
+        if held.disk_bytes + disk > quota.disk_bytes:
+            have, most = format_bytes(held.disk_bytes), format_bytes(quota.disk_bytes)
+            raise _over("disk", f"{have} of disk", most)
+        if held.cpus + cpus > quota.cpus:
+            raise _over("cpus", f"{held.cpus:g} processors", f"{quota.cpus:g}")
+        self._add(held, limits, 1)
+
+    def release(self, tenant: TenantName, limits: Limits) -> None:
+        """Take back what `reserve` counted."""
+        self._add(self.held(tenant), limits, -1)
+
+    def _add(self, held: Held, limits: Limits, sign: int) -> None:
+        held.sandboxes += sign
+        held.memory_bytes += sign * (limits.memory or 0)
+        held.disk_bytes += sign * (limits.disk or 0)
+        held.cpus += sign * (limits.cpus or 0)
+
+    def count_request(self, tenant: TenantName) -> None:
+        """Count one request, or refuse it."""
+        rate, held = self._settings.quota_of(tenant).requests_per_s, self.held(tenant)
+        now = time.monotonic()
+        # Two seconds' worth may come at once.
+        held.requests = min(2 * rate, held.requests + (now - held.counted_at) * rate)
+        held.counted_at = now
+        if held.requests < 1:
+            raise Exhausted(
+                f"more than {rate:g} requests a second; wait and try again", limit="requests"
+            )
+        held.requests -= 1
+
+
+def _over(limit: LimitName, have: str, most: str) -> Exhausted:
+    return Exhausted(
+        f"this tenant has {have}, and may have {most} in all; end something first", limit=limit
+    )

@@ -1,0 +1,197 @@
+"""The records in SQLite or PostgreSQL, asked from one thread so that the loop never waits."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, TypeVar
+
+from sqlalchemy import Connection, and_, create_engine, delete, event, insert, or_, select, update
+from sqlalchemy.engine import Engine, make_url
+from sqlalchemy.exc import IntegrityError, SQLAlchemyError
+
+from cloister.errors import AlreadyExists, HostError, RequestError
+from cloister.model import quote
+from cloister.server.records.rows import SandboxRow, TokenRow
+from cloister.server.records.tables import migrate, sandboxes, tokens
+
+Value = TypeVar("Value")
+
+
+class Records:
+    """Everything the server remembers. What a call returned from survives `kill -9`."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._thread = ThreadPoolExecutor(1, "records")
+        self._connection: Connection | None = None
+
+    @classmethod
+    def open(cls, url: str) -> Records:
+        """Open the records at a URL, made or brought up to date first."""
+        try:
+            parsed = make_url(url)
+        except SQLAlchemyError as error:
+            raise RequestError(f"database is {quote(url)}; write sqlite:///FILE") from error
+        if parsed.get_backend_name() not in ("sqlite", "postgresql"):
+            raise RequestError(
+                f"database is of kind {quote(parsed.get_backend_name())}; use sqlite or postgresql"
+            )
+        if parsed.drivername == "postgresql":
+            parsed = parsed.set(drivername="postgresql+psycopg")
+        if parsed.get_backend_name() == "sqlite" and parsed.database:
+            _make_private(Path(parsed.database))
+        try:
+            engine = create_engine(parsed)
+        except ImportError as error:
+            raise HostError(
+                f"{error.name} is not installed; pip install 'psycopg[binary]'"
+            ) from error
+        if engine.dialect.name == "sqlite":
+            event.listen(engine, "connect", _prepare_sqlite)
+        records = cls(engine)
+        try:
+            with engine.begin() as connection:
+                migrate(connection)
+        except SQLAlchemyError as error:
+            raise HostError(f"the records cannot be opened: {_said(error)}") from error
+        return records
+
+    def close(self) -> None:
+        """Let go of the database."""
+        self._thread.submit(self._disconnect).result()
+        self._thread.shutdown()
+        self._engine.dispose()
+
+    def _disconnect(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    async def do(self, work: Callable[[Connection], Value]) -> Value:
+        """Do something in one transaction; it is done when this returns, even if cancelled."""
+        loop = asyncio.get_running_loop()
+        return await asyncio.shield(loop.run_in_executor(self._thread, self.do_now, work))
+
+    def do_now(self, work: Callable[[Connection], Value]) -> Value:
+        """Do something in one transaction, in the calling thread."""
+        try:
+            if self._connection is None:
+                self._connection = self._engine.connect()
+            with self._connection.begin():
+                return work(self._connection)
+        except IntegrityError as error:
+            raise AlreadyExists("a record of that name exists", what="record") from error
+        except SQLAlchemyError as error:
+            self._disconnect()
+            raise HostError(f"the records cannot be used: {_said(error)}") from error
+
+    async def add_sandbox(self, row: SandboxRow) -> None:
+        """Remember a sandbox, before it is started."""
+        await self.do(lambda connection: connection.execute(insert(sandboxes).values(_packed(row))))
+
+    async def change_sandbox(self, id: str, **changes: Any) -> None:
+        """Change what is remembered of one."""
+        values = {key: _pack(value) for key, value in changes.items()}
+        await self.do(
+            lambda connection: connection.execute(
+                update(sandboxes).where(sandboxes.c.id == id).values(values)
+            )
+        )
+
+    async def forget_ended(self, before: float) -> None:
+        """Forget sandboxes that ended before a time and of which nothing is kept."""
+        old = sandboxes.c.state == "ended", sandboxes.c.ended_at < before
+        await self.do(lambda connection: connection.execute(delete(sandboxes).where(*old)))
+
+    async def sandbox_rows(
+        self,
+        tenant: str | None,
+        *,
+        after: tuple[float, str] | None = None,
+        limit: int | None = None,
+        states: Sequence[str] | None = None,
+        **equal: Any,
+    ) -> list[SandboxRow]:
+        """Return the sandboxes of a tenant, or of all with None; oldest first."""
+        query = select(sandboxes).order_by(sandboxes.c.created_at, sandboxes.c.id).limit(limit)
+        if tenant is not None:
+            query = query.where(sandboxes.c.tenant == tenant)
+        if states is not None:
+            query = query.where(sandboxes.c.state.in_(states))
+        if after is not None:
+            time_at, id = after
+            same = and_(sandboxes.c.created_at == time_at, sandboxes.c.id > id)
+            query = query.where(or_(sandboxes.c.created_at > time_at, same))
+        for key, value in equal.items():
+            query = query.where(sandboxes.c[key] == value)
+        rows = await self.do(lambda connection: list(connection.execute(query).mappings()))
+        return [_sandbox_row(row) for row in rows]
+
+    async def token_row(self, id: str) -> TokenRow | None:
+        """Return the token of that id."""
+        query = select(tokens).where(tokens.c.id == id)
+        row = await self.do(lambda connection: connection.execute(query).mappings().first())
+        return None if row is None else _token_row(row)
+
+
+def _packed(row: SandboxRow | TokenRow) -> dict[str, Any]:
+    return {key: _pack(value) for key, value in asdict(row).items()}
+
+
+def _pack(value: Any) -> Any:
+    return json.dumps(value) if isinstance(value, dict | list | tuple) else value
+
+
+def _sandbox_row(row: Any) -> SandboxRow:
+    fields = dict(row)
+    fields["metadata"] = json.loads(fields["metadata"])
+    fields["notes"] = json.loads(fields["notes"])
+    return SandboxRow(**fields)
+
+
+def _token_row(row: Any) -> TokenRow:
+    return TokenRow(**{**row, "scopes": tuple(json.loads(row["scopes"]))})
+
+
+def add_token(connection: Connection, row: TokenRow) -> None:
+    """Put a token into the records."""
+    connection.execute(insert(tokens).values(_packed(row)))
+
+
+def list_tokens(connection: Connection) -> list[TokenRow]:
+    """Return all tokens, oldest first."""
+    query = select(tokens).order_by(tokens.c.created_at)
+    return [_token_row(row) for row in connection.execute(query).mappings()]
+
+
+def revoke_token(connection: Connection, id: str, now: float) -> bool:
+    """End a token; whether there was one that had not ended."""
+    done = connection.execute(
+        update(tokens)
+        .where(tokens.c.id == id, tokens.c.revoked_at.is_(None))
+        .values(revoked_at=now)
+    )
+    return done.rowcount == 1
+
+
+def _make_private(path: Path) -> None:
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    os.close(os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600))
+
+
+def _prepare_sqlite(connection: Any, _: Any) -> None:
+    # With a write-ahead log a commit is in the kernel's hands: it survives the death of the
+    # process, and the log keeps the file whole if the machine dies.
+    for pragma in ("journal_mode=WAL", "synchronous=NORMAL", "busy_timeout=5000"):
+        connection.execute(f"PRAGMA {pragma}").close()
+
+
+def _said(error: SQLAlchemyError) -> str:
+    # The statement and its values stay out of what a client may read.
+    return str(getattr(error, "orig", None) or type(error).__name__)

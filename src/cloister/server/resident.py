@@ -1,0 +1,68 @@
+"""One live sandbox of a tenant: its deadline, what is said of it, the processes held in it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
+
+from cloister.model import Limits
+from cloister.sandbox import Sandbox
+from cloister.server.tenancy import TenantName
+
+if TYPE_CHECKING:
+    from cloister.server.held import HeldProcess
+
+
+class Resident:
+    """A sandbox that lives in the server. `id` is what clients call it, also after a restart."""
+
+    def __init__(
+        self,
+        id: str,
+        tenant: TenantName,
+        sandbox: Sandbox,
+        limits: Limits,
+        *,
+        keep: str | None,
+        created_at: float,
+        metadata: dict[str, str],
+        notes: dict[str, str],
+    ) -> None:
+        self.id = id
+        self.tenant = tenant
+        self.sandbox = sandbox
+        self.limits = limits
+        self.keep = keep
+        self.created_at = created_at
+        self.metadata = metadata
+        # What a protocol in front of the server wants remembered with it.
+        self.notes = notes
+        self.deadline_at: float | None = None
+        self.processes: dict[str, HeldProcess] = {}
+        # Instead of ending it at its deadline.
+        self.at_deadline: Callable[[Resident], Awaitable[None]] | None = None
+        self.ended = asyncio.Event()
+        self._timer: asyncio.TimerHandle | None = None
+
+    @property
+    def state(self) -> str:
+        """Whether it is running or paused, or has ended."""
+        if self.ended.is_set() or not self.sandbox.is_running:
+            return "ended"
+        return "paused" if self.sandbox.is_paused else "running"
+
+    def set_deadline(self, timeout_s: float, expire: Callable[[Resident], None]) -> None:
+        """End it after so many seconds from now."""
+        self.clear_deadline()
+        self.deadline_at = time.time() + timeout_s
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_later(timeout_s, expire, self)
+
+    def clear_deadline(self) -> None:
+        """No deadline ends it any more."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self.deadline_at = None

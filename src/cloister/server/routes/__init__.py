@@ -1,0 +1,16 @@
+"""Everything under /v1, one file for each kind of thing."""
+
+from __future__ import annotations
+
+from cloister.server.endpoint import Conversation, Endpoint
+from cloister.server.routes import running, sandboxes
+
+
+def endpoints() -> list[Endpoint]:
+    """Return every endpoint, in the order of the documentation."""
+    return [*sandboxes.ENDPOINTS, *running.ENDPOINTS]
+
+
+def conversations() -> list[Conversation]:
+    """Return every WebSocket."""
+    return []

@@ -1,0 +1,235 @@
+"""Sandboxes: create, list, look at, extend, pause, resume, end."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+from datetime import UTC, datetime
+
+import msgspec
+
+from cloister.errors import NotFound, RequestError
+from cloister.model import quote
+from cloister.server.call import Call, parse_json
+from cloister.server.endpoint import Endpoint
+from cloister.server.fleet import Origin
+from cloister.server.records import SandboxRow
+from cloister.server.resident import Resident
+from cloister.server.spec import SandboxSpec
+from cloister.server.tenancy import Names
+
+_KEY = re.compile(r"[!-~]{1,128}")
+_MOST_LISTED = 1000
+_STATES = {"live": ("running",), "kept": ("kept",), "ended": ("ended",)}
+
+
+class SandboxInfo(msgspec.Struct, omit_defaults=True, kw_only=True):
+    """A sandbox as clients see it; `state` is running, paused, kept or ended."""
+
+    id: str
+    state: str
+    created_at: str
+    metadata: dict[str, str]
+    deadline_at: str | None = None
+    ended_at: str | None = None
+    ending: str | None = None
+    keep: str | None = None
+    label: str | None = None
+    policy: dict[str, object] | None = None
+    processes: int | None = None
+
+
+class SandboxPage(msgspec.Struct, omit_defaults=True):
+    """Some of the sandboxes, oldest first; `next` is where the rest begins."""
+
+    sandboxes: list[SandboxInfo]
+    next: str | None = None
+
+
+class SandboxQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """Which sandboxes to list."""
+
+    state: str | None = None
+    limit: int = 100
+    after: str | None = None
+    # As JSON: only those with these pairs.
+    metadata: str | None = None
+
+
+class Timeout(msgspec.Struct, forbid_unknown_fields=True):
+    """Seconds from now until a sandbox is ended."""
+
+    timeout: float
+
+
+def info_of(resident: Resident) -> SandboxInfo:
+    """Return what a client may know of a live sandbox."""
+    sandbox = resident.sandbox
+    return SandboxInfo(
+        id=resident.id,
+        state=resident.state,
+        created_at=when(resident.created_at),
+        deadline_at=None if resident.deadline_at is None else when(resident.deadline_at),
+        metadata=resident.metadata,
+        keep=None if resident.keep is None else Names(resident.tenant).shown(resident.keep),
+        label=sandbox.label,
+        policy=sandbox.policy.as_dict(),
+        processes=len(resident.processes),
+    )
+
+
+def info_of_row(row: SandboxRow, names: Names) -> SandboxInfo:
+    """Return what a client may know of a sandbox that is not running."""
+    return SandboxInfo(
+        id=row.id,
+        state=row.state,
+        created_at=when(row.created_at),
+        ended_at=None if row.ended_at is None else when(row.ended_at),
+        ending=row.ending,
+        keep=None if row.keep is None else names.shown(row.keep),
+        metadata=dict(row.metadata),
+    )
+
+
+def when(time_at: float) -> str:
+    """Return a time as RFC 3339 writes it."""
+    return datetime.fromtimestamp(time_at, UTC).isoformat(timespec="milliseconds")
+
+
+async def _create(call: Call) -> SandboxInfo:
+    call.require_any_sandbox()
+    data = await call.read(call.fleet.settings.body_bytes)
+    spec = parse_json(data, SandboxSpec)
+    key = call.request.headers.get("idempotency-key")
+    if key is not None and _KEY.fullmatch(key) is None:
+        raise RequestError(f"idempotency-key is {quote(key)}; write 1 to 128 ASCII characters")
+    origin = Origin(key, None if key is None else hashlib.sha256(data).hexdigest())
+    return info_of(await call.fleet.create(call.caller, spec, origin))
+
+
+async def _list(call: Call) -> SandboxPage:
+    call.require_any_sandbox()
+    query = call.query(SandboxQuery)
+    if not 0 < query.limit <= _MOST_LISTED:
+        raise RequestError(f"limit is {query.limit}; it may be 1 to {_MOST_LISTED}")
+    if query.state is not None and query.state not in _STATES:
+        raise RequestError(f"state is {quote(query.state)}; it may be {', '.join(_STATES)}")
+    states = ("running", "kept") if query.state is None else _STATES[query.state]
+    wanted = {} if query.metadata is None else parse_json(query.metadata.encode(), dict[str, str])
+    tenant, after = call.caller.tenant, _parse_cursor(query.after)
+    found: list[SandboxInfo] = []
+    while True:
+        rows = await call.fleet.records.sandbox_rows(
+            tenant, states=states, after=after, limit=query.limit + 1
+        )
+        for row in rows:
+            if len(found) == query.limit:
+                return SandboxPage(found, _cursor(after))
+            after = row.created_at, row.id
+            if wanted.items() <= row.metadata.items():
+                found.append(_current(call, row))
+        if len(rows) <= query.limit:
+            return SandboxPage(found)
+
+
+def _current(call: Call, row: SandboxRow) -> SandboxInfo:
+    if row.state == "running":
+        try:
+            return info_of(call.fleet.find(call.caller.tenant, row.id))
+        except NotFound:
+            # It is being started, or being ended.
+            return info_of_row(row, Names(call.caller.tenant))
+    return info_of_row(row, Names(call.caller.tenant))
+
+
+def _cursor(after: tuple[float, str] | None) -> str | None:
+    return None if after is None else base64.urlsafe_b64encode(json.dumps(after).encode()).decode()
+
+
+def _parse_cursor(text: str | None) -> tuple[float, str] | None:
+    if text is None:
+        return None
+    try:
+        time_at, id = json.loads(base64.urlsafe_b64decode(text))
+        return float(time_at), str(id)
+    except (ValueError, TypeError):
+        raise RequestError(f"after is {quote(text)}; write the `next` of a page") from None
+
+
+async def _info(call: Call) -> SandboxInfo:
+    id = call.request.path_params["id"]
+    call.require_sandbox(id)
+    return _current(call, await call.fleet.row(call.caller.tenant, id))
+
+
+async def _end(call: Call) -> None:
+    id, tenant = call.request.path_params["id"], call.caller.tenant
+    call.require_sandbox(id)
+    try:
+        call.fleet.find(tenant, id)
+    except NotFound:
+        row = await call.fleet.row(tenant, id)
+        if row.state != "kept" or row.keep is None:
+            raise
+        await call.fleet.discard(tenant, row)
+        return
+    await call.fleet.end(tenant, id)
+
+
+async def _timeout(call: Call) -> SandboxInfo:
+    resident = call.resident()
+    wanted = await call.body(Timeout)
+    return info_of(await call.fleet.extend(call.caller.tenant, resident.id, wanted.timeout))
+
+
+async def _pause(call: Call) -> SandboxInfo:
+    resident = call.resident()
+    await resident.sandbox.pause()
+    return info_of(resident)
+
+
+async def _resume(call: Call) -> SandboxInfo:
+    id = call.request.path_params["id"]
+    call.require_sandbox(id)
+    resident = await call.fleet.wake(call.caller, id)
+    if resident.sandbox.is_paused:
+        await resident.sandbox.resume()
+    return info_of(resident)
+
+
+_READ, _WRITE = "sandboxes:read", "sandboxes:write"
+_ONE = "/v1/sandboxes/{id}"
+ENDPOINTS = (
+    Endpoint(
+        *("POST", "/v1/sandboxes", _WRITE, _create, "Start a sandbox"),
+        takes=SandboxSpec,
+        gives=SandboxInfo,
+        status=201,
+    ),
+    Endpoint(
+        *("GET", "/v1/sandboxes", _READ, _list, "List sandboxes, a page at a time"),
+        query=SandboxQuery,
+        gives=SandboxPage,
+    ),
+    Endpoint("GET", _ONE, _READ, _info, "Look at a sandbox", gives=SandboxInfo),
+    Endpoint(
+        *("DELETE", _ONE, _WRITE, _end),
+        "End a sandbox; of one that is kept and not running, remove the disk",
+        status=204,
+    ),
+    Endpoint(
+        *("PUT", f"{_ONE}/timeout", _WRITE, _timeout, "Set how long it may still run"),
+        takes=Timeout,
+        gives=SandboxInfo,
+    ),
+    Endpoint(
+        "POST", f"{_ONE}/pause", _WRITE, _pause, "Hold every process still", gives=SandboxInfo
+    ),
+    Endpoint(
+        *("POST", f"{_ONE}/resume", _WRITE, _resume),
+        "Let processes go on, or start a kept sandbox again",
+        gives=SandboxInfo,
+    ),
+)

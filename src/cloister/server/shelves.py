@@ -1,0 +1,205 @@
+"""What of the store a tenant may see: kept sandboxes, snapshots, volumes, images, templates."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import json
+from collections.abc import Callable
+from typing import TypeVar
+
+import msgspec
+
+from cloister.errors import NotFound, RequestError
+from cloister.image import Image, Library
+from cloister.model import Limits, quote
+from cloister.node import open_store
+from cloister.node.templates import TemplateRecord, Templates, split_reference
+from cloister.policy import Policy, read_policy
+from cloister.server.records import Records
+from cloister.server.spec import SandboxSpec
+from cloister.server.tenancy import OWNER, Names, TenantName
+from cloister.store import KeptSandbox, Snapshot, Store, Volume
+from cloister.store.snapshot import PREFIX as SNAPSHOT_PREFIX
+
+Value = TypeVar("Value")
+
+_TEMPLATE_IMAGES = "template/"
+
+
+class Shelves:
+    """The store, seen by one tenant at a time. Nothing of the store is asked but through here."""
+
+    def __init__(self, records: Records) -> None:
+        self._records = records
+
+    async def resolved(
+        self, tenant: TenantName, spec: SandboxSpec
+    ) -> tuple[SandboxSpec, Limits | None]:
+        """Return a spec in the store's own names, and the limits of what it stands on."""
+        before = None
+        if spec.template is not None:
+            template = await self.template(tenant, spec.template)
+            spec = msgspec.structs.replace(spec, template=template.reference)
+            before = template.policy.limits
+        if spec.image is not None:
+            image = await self.image(tenant, spec.image)
+            spec = msgspec.structs.replace(spec, image=image.digest)
+        if spec.policy is not None and isinstance(spec.policy.get("root"), dict):
+            root = spec.policy["root"]
+            if isinstance(root.get("image"), str):
+                digest = (await self.image(tenant, root["image"])).digest
+                policy = {**spec.policy, "root": {**root, "image": digest}}
+                spec = msgspec.structs.replace(spec, policy=policy)
+        if spec.keep is not None:
+            for kept in await self.kept(tenant):
+                if kept.name == Names(tenant).stored(spec.keep, "keep"):
+                    before = read_policy(json.loads(kept.policy), "kept").limits
+        return spec, before
+
+    async def kept(self, tenant: TenantName) -> list[KeptSandbox]:
+        """Return the tenant's kept sandboxes."""
+        names = Names(tenant)
+        return [each for each in await _ask(_kept) if names.owns(each.name)]
+
+    async def remove_kept(self, tenant: TenantName, stored: str) -> None:
+        """Remove a kept sandbox of the tenant with its disk and its snapshots."""
+        Names(tenant).shown(stored)
+        await _ask(lambda store: store.kept.remove(stored))
+
+    async def snapshots(self, tenant: TenantName) -> list[Snapshot]:
+        """Return the tenant's snapshots, oldest first."""
+        found = await _ask(lambda store: store.snapshots.list())
+        if tenant == OWNER:
+            return found
+        names = Names(tenant)
+        inner = {row.inner_id for row in await self._records.sandbox_rows(tenant)}
+        return [each for each in found if each.sandbox in inner or names.owns(each.sandbox)]
+
+    async def snapshot(self, tenant: TenantName, reference: str) -> Snapshot:
+        """Return a snapshot of the tenant: its id, SANDBOX@NAME or SANDBOX@STEP."""
+        missing = NotFound(f"no snapshot {quote(reference)}", what=reference)
+        try:
+            stored = _stored_reference(tenant, reference)
+            found = await _ask(lambda store: store.snapshots.find(stored))
+        except RequestError:
+            # Also where the start of an id is that of several: they may be of others.
+            raise missing from None
+        if Names(tenant).owns(found.sandbox):
+            return found
+        if await self._records.sandbox_rows(tenant, inner_id=found.sandbox):
+            return found
+        raise missing
+
+    async def remove_snapshot(self, tenant: TenantName, reference: str) -> None:
+        """Remove a snapshot of the tenant."""
+        found = await self.snapshot(tenant, reference)
+        await _ask(lambda store: store.snapshots.remove(found))
+
+    def policy_of(self, snapshot: Snapshot) -> Policy:
+        """Return the policy that a snapshot's sandbox had."""
+        return _policy_of(snapshot.id, snapshot.policy)
+
+    async def volumes(self, tenant: TenantName) -> list[Volume]:
+        """Return the tenant's volumes."""
+        names = Names(tenant)
+        found = await _ask(lambda store: store.volumes.list())
+        return [volume for volume in found if names.owns(volume.name)]
+
+    async def volume(self, tenant: TenantName, name: str) -> Volume:
+        """Return a volume of the tenant."""
+        stored = Names(tenant).stored(name, "volume name")
+        try:
+            return await _ask(lambda store: store.volumes.find(stored))
+        except NotFound:
+            raise NotFound(f"no volume {quote(name)}", what=name) from None
+
+    async def remove_volume(self, tenant: TenantName, name: str) -> None:
+        """Remove a volume of the tenant."""
+        found = await self.volume(tenant, name)
+        await _ask(lambda store: store.volumes.remove(found.name))
+
+    async def images(self, tenant: TenantName) -> list[Image]:
+        """Return the images that a tenant may stand on: all that the owner gave a name."""
+        found = await _ask(lambda store: Library(store).list())
+        return [image for image in found if tenant == OWNER or shared_names(image)]
+
+    async def image(self, tenant: TenantName, reference: str) -> Image:
+        """Return an image that a tenant may stand on."""
+        missing = NotFound(f"no image {quote(reference)}", what=reference)
+        try:
+            found = await _ask(lambda store: Library(store).find(reference))
+        except NotFound:
+            raise missing from None
+        if tenant != OWNER and not shared_names(found):
+            raise missing
+        return found
+
+    async def templates(self, tenant: TenantName) -> list[TemplateRecord]:
+        """Return the tenant's templates and those that the owner shares."""
+        found = await _ask(lambda store: Templates(store).all())
+        return [each for each in found if _sees_template(tenant, each.name)]
+
+    async def template(self, tenant: TenantName, reference: str) -> TemplateRecord:
+        """Return a template of the tenant, or of that name one that the owner shares."""
+        name, _ = split_reference(reference)
+        missing = NotFound(f"no template {quote(reference)}", what=reference)
+
+        def find(store: Store) -> TemplateRecord:
+            templates = Templates(store)
+            if tenant != OWNER:
+                own = Names(tenant).stored(name, "template")
+                try:
+                    return templates.find(own + reference.removeprefix(name))
+                except NotFound:
+                    if not _sees_template(tenant, name):
+                        raise missing from None
+            return templates.find(reference)
+
+        try:
+            return await _ask(find)
+        except NotFound:
+            raise missing from None
+
+    async def remove_template(self, tenant: TenantName, reference: str) -> None:
+        """Remove a template of the tenant; shared ones are the owner's to remove."""
+        name, _ = split_reference(reference)
+        stored = Names(tenant).stored(name, "template") + reference.removeprefix(name)
+        await _ask(lambda store: Templates(store).remove(stored))
+
+
+def shown_template(tenant: TenantName, name: str) -> str:
+    """Return what a tenant calls a template it may see."""
+    names = Names(tenant)
+    return names.shown(name) if names.owns(name) else name
+
+
+def shared_names(image: Image) -> tuple[str, ...]:
+    """Return the names of an image that every tenant may use."""
+    return tuple(name for name in image.names if not name.startswith(_TEMPLATE_IMAGES))
+
+
+def _sees_template(tenant: TenantName, name: str) -> bool:
+    # A name with a dot is some tenant's own.
+    return Names(tenant).owns(name) or "." not in name
+
+
+def _kept(store: Store) -> list[KeptSandbox]:
+    return store.kept.list()
+
+
+def _stored_reference(tenant: TenantName, reference: str) -> str:
+    sandbox, at, which = reference.partition("@")
+    if tenant == OWNER or sandbox.startswith((SNAPSHOT_PREFIX, "sb_")):
+        return reference
+    return f"{Names(tenant).stored(sandbox, 'snapshot')}{at}{which}"
+
+
+@functools.lru_cache(maxsize=256)
+def _policy_of(id: str, text: str) -> Policy:
+    return read_policy(json.loads(text), f"snapshot {id}")
+
+
+async def _ask(question: Callable[[Store], Value]) -> Value:
+    store = await open_store()
+    return await asyncio.to_thread(question, store)

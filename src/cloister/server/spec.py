@@ -1,0 +1,137 @@
+"""What a client asks of a new sandbox, and what of it the client may ask for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from cloister.errors import RequestError, ScopeMissing
+from cloister.model import UNLIMITED, Limits, VolumeMount, parse_volume
+from cloister.policy import DirectoryRoot, HostRoot, Policy, read_policy
+from cloister.policy.policy import SecondLayer
+from cloister.server.settings import Settings
+from cloister.server.tenancy import OWNER, Names
+from cloister.server.tokens import Caller, Role
+
+_MOST_METADATA_BYTES = 16 * 1024
+
+
+class SandboxSpec(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
+    """A new sandbox. `policy` has the keys of a policy file; the fields below change it."""
+
+    policy: dict[str, Any] | None = None
+    limits: dict[str, Any] | None = None
+    env: dict[str, str] | None = None
+    image: str | None = None
+    template: str | None = None
+    egress: list[str] | None = None
+    volumes: list[str] | None = None
+    profile: str | None = None
+    trust: str | None = None
+    storage: str | None = None
+    history: str | None = None
+    ledger: str | None = None
+    keep: str | None = None
+    label: str | None = None
+    # Seconds until it is ended, or kept; counted from the start or from the last change.
+    timeout: float | None = None
+    metadata: dict[str, str] | None = None
+
+
+def sandbox_settings(
+    spec: SandboxSpec, caller: Caller, settings: Settings, before: Limits | None = None
+) -> dict[str, Any]:
+    """Return what `Sandbox(...)` is to be given, or refuse what this caller may not ask for.
+
+    `before` are the limits of what it stands on, a template or what was kept.
+    """
+    names = Names(caller.tenant)
+    require_metadata(spec.metadata or {})
+    wanted: dict[str, Any] = {
+        name: getattr(spec, name)
+        for name in ("env", "profile", "trust", "storage", "history", "ledger", "egress", "label")
+        if getattr(spec, name) is not None
+    }
+    if spec.policy is not None:
+        wanted["policy"] = _policy(spec.policy, caller, names)
+    if spec.image is not None:
+        wanted["image"] = spec.image
+    if spec.template is not None:
+        wanted["template"] = spec.template
+    if spec.keep is not None:
+        wanted["keep"] = names.stored(spec.keep, "keep")
+    if spec.volumes is not None:
+        wanted["volumes"] = [_volume(parse_volume(text), names) for text in spec.volumes]
+    stated = wanted.get("policy")
+    base = (before or Limits()) if stated is None else stated.limits
+    wanted["limits"] = limits_of(spec, base, caller, settings)
+    return wanted
+
+
+def _policy(tables: dict[str, Any], caller: Caller, names: Names) -> Policy:
+    policy = read_policy(tables, "policy")
+    if caller.role is Role.ADMIN:
+        return policy
+    refused = []
+    if policy.mounts:
+        refused.append("mount")
+    if isinstance(policy.root, DirectoryRoot):
+        refused.append("root.path")
+    if isinstance(policy.root, HostRoot) and policy.root.extra:
+        refused.append("root.extra")
+    if policy.second_layer is not SecondLayer.LANDLOCK:
+        refused.append("second_layer")
+    if policy.egress is not None and policy.egress.private:
+        refused.append("egress.private")
+    if refused:
+        raise ScopeMissing(
+            f"policy {refused[0]} is about the host; only a token of the role admin may set it",
+            scope="admin",
+        )
+    if policy.volumes:
+        policy = policy.replace(volumes=[_volume(volume, names) for volume in policy.volumes])
+    return policy
+
+
+def _volume(mount: VolumeMount, names: Names) -> VolumeMount:
+    return VolumeMount(names.stored(mount.name, "volume name"), mount.target, mount.mode)
+
+
+def limits_of(spec: SandboxSpec, before: Limits, caller: Caller, settings: Settings) -> Limits:
+    """Return the limits that a new sandbox has."""
+    named = dict(spec.limits or {})
+    stated = set(named) | set((spec.policy or {}).get("limits", {}))
+    if "lifetime" not in stated:
+        # The server's own clock ends it, because that can be set again while it runs.
+        named["lifetime"] = UNLIMITED
+    if "idle" not in stated and settings.idle_s is not None:
+        named["idle"] = settings.idle_s
+    limits = before.replace(**named)
+    if caller.tenant != OWNER:
+        needed = ("memory", "cpus") if settings.unlimited_disk else ("memory", "cpus", "disk")
+        for name in needed:
+            if getattr(limits, name) is None:
+                raise ScopeMissing(
+                    f"limits.{name} is unlimited; only a token of the role admin may set that",
+                    scope="admin",
+                )
+    return limits
+
+
+def parse_timeout(value: float | None, settings: Settings) -> float:
+    """Return after how many seconds a sandbox is to end."""
+    if value is None:
+        return settings.timeout_s
+    if not 0 < value <= settings.longest_timeout_s:
+        raise RequestError(
+            f"timeout is {value:g} s; it may be above 0 and up to {settings.longest_timeout_s:g} s"
+        )
+    return value
+
+
+def require_metadata(metadata: dict[str, str]) -> None:
+    """Refuse more metadata than is sensible to remember."""
+    size = sum(len(key.encode()) + len(value.encode()) for key, value in metadata.items())
+    if size > _MOST_METADATA_BYTES:
+        raise RequestError(f"metadata has {size} bytes; the limit is {_MOST_METADATA_BYTES}")
