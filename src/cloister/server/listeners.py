@@ -33,11 +33,10 @@ class Patient(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Close what sends no whole request for too long, and what another user opened."""
         super().connection_made(transport)
+        self._first = self.loop.call_later(self.wait_s, self._give_up)
         end = transport.get_extra_info("socket")
         if end is not None and end.family == socket.AF_UNIX and not _is_ours(end):
             transport.abort()
-            return
-        self._first = self.loop.call_later(self.wait_s, self._give_up)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Stop waiting."""
