@@ -266,6 +266,14 @@ fn make_target(root: &NewRoot, path: &[u8], file: bool) -> io::Result<OwnedFd> {
     for end in path.iter().enumerate().filter(|(_, b)| **b == b'/').map(|(i, _)| i).chain([path.len()]) {
         let part = &path[..end];
         if file && end == path.len() {
+            // One that is there is not opened for writing: it may be on what cannot be written, and
+            // an overlay would copy it up.
+            let there =
+                mount::open_beneath(at, part, libc::O_PATH | libc::O_NOFOLLOW, 0, mount::Walk::NoLinks)
+                    .and_then(|there| fd::fstat(&there));
+            if matches!(there, Ok(stat) if stat.st_mode & libc::S_IFMT == libc::S_IFREG) {
+                continue;
+            }
             match mount::open_beneath(
                 at,
                 part,
