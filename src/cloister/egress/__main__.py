@@ -1,4 +1,4 @@
-"""The gateway process: `python -m cloister.egress FD`, FD being its end of the owner's socket."""
+"""The gateway process: `python -m cloister.egress FD [depth]`, FD being its end of the socket."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import ctypes
 # Looked for when a first name is looked up or answered, by when our own files may be out of reach.
 import encodings.idna
 import gc
+import importlib
 import os
 import resource
 import signal
@@ -28,6 +29,10 @@ def main(arguments: list[str]) -> None:
     """Serve until the owner is gone. Does not return."""
     end = socket.socket(fileno=int(arguments[0]))
     os.set_inheritable(end.fileno(), False)
+    if "depth" in arguments[1:]:
+        # Before it becomes nobody, who may not reach our files.
+        importlib.import_module("cloister.egress.depth.authority")
+        importlib.import_module("cloister.egress.depth.conversation")
     _narrow()
     status = 0
     try:

@@ -12,8 +12,9 @@ from cloister.egress.bounds import USUAL, Bounds
 from cloister.egress.intake import Intake
 from cloister.egress.pipes import Pipes
 from cloister.egress.reports import Reports
+from cloister.egress.secrets.bound import Secrets
 from cloister.egress.upstream import Upstream
-from cloister.egress.ward import Ward
+from cloister.egress.ward import Depth, Ward
 from cloister.policy import Egress, Policy
 
 _DOORS = 6
@@ -118,9 +119,20 @@ class Gateway:
             self._upstream,
             self._pipes,
             self._bounds,
+            depth=_depth(content["depth"]),
+            secrets=Secrets.of(content["values"], policy.secrets),
         )
         old = self._intakes.pop(id, None)
         if old is not None:
             old.close()
         intake = self._intakes[id] = Intake(ward, doors)
         intake.begin()
+
+
+def _depth(content: dict[str, str] | None) -> Depth | None:
+    if content is None:
+        return None
+    # Loaded by who needs it: a gateway that opens no TLS starts without.
+    from cloister.egress.depth.authority import Authority, Leaves
+
+    return Depth(Leaves(Authority(content["certificate"], content["key"])), content["bundle"])

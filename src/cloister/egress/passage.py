@@ -9,14 +9,19 @@ import socket
 import struct
 from collections.abc import Callable
 from ipaddress import IPv4Address
+from typing import TYPE_CHECKING
 
 from cloister.egress import web
 from cloister.egress.caller import Caller
 from cloister.egress.first_words import TLS_PORT, FirstWords, hear
-from cloister.egress.refusal import Refusal, Unreachable
+from cloister.egress.refusal import Malformed, Refusal, Unreachable
 from cloister.egress.relay import Relay
+from cloister.egress.upstream import Address
 from cloister.egress.ward import Ward
 from cloister.policy import Verdict
+
+if TYPE_CHECKING:
+    from cloister.egress.depth.conversation import Conversation
 
 _SOL_IP, _SO_ORIGINAL_DST = 0, 80
 _ADDRESS = struct.Struct("!HH4s8x")
@@ -42,11 +47,20 @@ class Passage:
         self._number: int | None = None
         self._far: socket.socket | None = None
         self._relay: Relay | None = None
+        self._reads_requests = False
+        self._addresses: list[Address] = []
+        self._conversation: Conversation | None = None
 
     async def aim(self, name: str, port: int) -> None:
         """Note where it is meant to go, and refuse it unless a rule allows that."""
         self.name, self.port = name, port
         self._verdict = await self.ward.permit(name, port)
+        self._reads_requests = self.ward.reads_requests(name, port)
+
+    @property
+    def is_web(self) -> bool:
+        """Whether it is known before a word is said that a web client speaks first."""
+        return self._reads_requests or self.port in _WEB
 
     async def redirected(self) -> None:
         """Serve a program that knows nothing of us."""
@@ -58,7 +72,7 @@ class Passage:
         address = IPv4Address(packed)
         self.name = str(address)
         await self.aim(self.ward.name_at(address), self.port)
-        first = await self.hear() if self.port in _WEB else None
+        first = await self.hear() if self.is_web else None
         await self.reach()
         await self.carry(first)
 
@@ -67,7 +81,7 @@ class Passage:
         try:
             async with asyncio.timeout(self.ward.bounds.head_s):
                 first = await hear(self.caller, self.name, self.port, self.ward.bounds)
-        except web.Malformed:
+        except Malformed:
             self.say_no = say_no_in_http
             raise
         except Refusal:
@@ -90,10 +104,17 @@ class Passage:
             self._tell_allowed(None)
             raise
         self._tell_allowed(str(addresses[0]))
-        self._far = await ward.upstream.dial(addresses, self.port)
+        if self._reads_requests:
+            # For the first request that may be sent, if there is one.
+            self._addresses = addresses
+        else:
+            self._far = await ward.upstream.dial(addresses, self.port)
 
     async def carry(self, first: FirstWords | None, target: bytes | None = None) -> None:
         """Carry both ways until it is over. Without `first` it is listened for meanwhile."""
+        if self._reads_requests and first is not None:
+            await self._converse(first, target)
+            return
         if self._far is None:
             raise Unreachable("it was not dialled")
         ward, caller = self.ward, self.caller
@@ -115,6 +136,17 @@ class Passage:
         if self.protocol == "http":
             await caller.part(ward.bounds.farewell_s, ward.bounds.farewell_bytes)
 
+    async def _converse(self, first: FirstWords, target: bytes | None) -> None:
+        from cloister.egress.depth.conversation import Conversation
+
+        self.say_no = None
+        ward, caller = self.ward, self.caller
+        self._conversation = Conversation(
+            ward, caller, self.name, self.port, self._addresses, self._number
+        )
+        await self._conversation.run(first, target)
+        await caller.part(ward.bounds.farewell_s, ward.bounds.farewell_bytes)
+
     async def _carry_out(
         self, relay: Relay, far: socket.socket, first: FirstWords | None, target: bytes | None
     ) -> None:
@@ -125,12 +157,19 @@ class Passage:
             unread, self.caller.unread = self.caller.unread, b""
             relay.begin_out(unread)
             return
+        self._require_no_placeholders(first.head)
         relay.passes_out_elsewhere()
         path = web.own_target(first.head.request) if target is None else target
         authority = (self.name, self.port)
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             # A server may answer and hang up before it has read all of a request.
             await web.send_on(first.head, path, authority, self.caller, far, relay.touch)
+
+    def _require_no_placeholders(self, head: web.Head) -> None:
+        """Plain HTTP carries no secret, and so no placeholder either."""
+        headers = [(bytes(name), bytes(value)) for name, value in head.request.headers]
+        target = bytes(head.request.target)
+        self.ward.secrets.fill(self.name, self.port, verified=False, target=target, headers=headers)
 
     async def serve(self, way: Callable[[Passage], object]) -> None:
         """Go one of the ways in, and settle what comes of it."""
@@ -165,13 +204,13 @@ class Passage:
         if self._far is not None:
             self._far.close()
         if self._number is not None:
-            relay = self._relay
+            way = self._relay if self._conversation is None else self._conversation
             self.ward.tell(
                 kind="closed",
                 id=self._number,
                 protocol=self.protocol,
-                bytes_out=self.caller.bytes_out + (0 if relay is None else relay.bytes_out),
-                bytes_in=0 if relay is None else relay.bytes_in,
+                bytes_out=self.caller.bytes_out + (0 if way is None else way.bytes_out),
+                bytes_in=0 if way is None else way.bytes_in,
                 error=error,
             )
 
@@ -188,6 +227,7 @@ class Passage:
             rule="" if verdict is None else verdict.rule,
             reason="" if verdict is None else verdict.reason,
             address=address,
+            intercepted=self._reads_requests,
         )
 
     def _tell_denied(self, refusal: Refusal) -> None:
@@ -204,7 +244,7 @@ class Passage:
 
 def say_no_in_http(no: Refusal | Unreachable) -> bytes:
     """Return the answer that a program which speaks HTTP understands."""
-    if isinstance(no, web.Malformed):
+    if isinstance(no, Malformed):
         return web.answer(400, "Bad Request", no.reason)
     if isinstance(no, Refusal):
         return web.answer(403, "Forbidden", f"denied: {no.reason}")

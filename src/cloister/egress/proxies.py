@@ -6,9 +6,9 @@ import asyncio
 from ipaddress import IPv4Address
 
 from cloister.egress import web
-from cloister.egress.first_words import TLS_PORT, FirstWords
+from cloister.egress.first_words import FirstWords
 from cloister.egress.passage import Passage, say_no_in_http
-from cloister.egress.refusal import Refusal, Unreachable
+from cloister.egress.refusal import Malformed, Refusal, Unreachable
 from cloister.errors import RequestError
 from cloister.policy.destinations import parse_host
 
@@ -29,7 +29,7 @@ async def by_http(passage: Passage) -> None:
         async with asyncio.timeout(bounds.head_s):
             head = await web.read_head(caller, bounds)
     except TimeoutError:
-        raise web.Malformed("nothing was asked of the proxy in time") from None
+        raise Malformed("nothing was asked of the proxy in time") from None
     if head.request.method != b"CONNECT":
         name, port, path = web.absolute_target(head.request)
         await passage.aim(name, port)
@@ -95,8 +95,7 @@ async def _asked(passage: Passage) -> tuple[str, int]:
 
 async def _tunnel(passage: Passage) -> None:
     passage.say_no = None
-    is_web = passage.port in (web.HTTP_PORT, TLS_PORT)
-    await passage.carry(await passage.hear() if is_web else None)
+    await passage.carry(await passage.hear() if passage.is_web else None)
 
 
 def _say_no(no: Refusal | Unreachable) -> bytes:

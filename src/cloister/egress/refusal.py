@@ -14,5 +14,13 @@ class Refusal(CloisterError):
         self.rule = rule
 
 
+class Malformed(Refusal):
+    """What came is not HTTP, or HTTP that two readers would read in two ways."""
+
+
+class Misdirected(Refusal):
+    """A request for another host than the one that the connection is to."""
+
+
 class Unreachable(CloisterError):
     """It may be, but could not: no such name, nobody listens, no answer in time."""

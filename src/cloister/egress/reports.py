@@ -12,6 +12,9 @@ from cloister.egress import control
 
 _MOST_OF_ONE = 1024
 _AT_ONCE = 32
+# Of a frame, as events are estimated; JSON may double what a program has chosen.
+_MOST_BYTES = 48 * 1024
+_USUAL_BYTES = 400
 
 
 class Reports:
@@ -55,8 +58,8 @@ class Reports:
     def _flush(self) -> None:
         self._planned = False
         while self._queue or self._lost:
-            count = min(len(self._queue), _AT_ONCE)
-            events = [{"sandbox": name, **event} for name, event in self._first(count)]
+            events = self._first()
+            count = len(events)
             frame = {"do": "events", "events": events, "lost": dict(self._lost)}
             if not self.tell_now(frame):
                 if not self._waiting:
@@ -73,5 +76,14 @@ class Reports:
             self._waiting = False
             self._loop.remove_writer(self._end)
 
-    def _first(self, count: int) -> list[tuple[str, dict[str, Any]]]:
-        return [self._queue[at] for at in range(count)]
+    def _first(self) -> list[dict[str, Any]]:
+        """Return as many events as fit into a frame."""
+        events: list[dict[str, Any]] = []
+        room = _MOST_BYTES
+        for at in range(min(len(self._queue), _AT_ONCE)):
+            name, event = self._queue[at]
+            room -= _USUAL_BYTES + 2 * len(event.get("path", "")) + 2 * len(event.get("reason", ""))
+            if events and room < 0:
+                break
+            events.append({"sandbox": name, **event})
+        return events

@@ -6,8 +6,9 @@ import asyncio
 import itertools
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from ipaddress import IPv4Address
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cloister.egress.asking import Asking
 from cloister.egress.book import NETWORK, Book
@@ -15,12 +16,25 @@ from cloister.egress.bounds import Bounds
 from cloister.egress.pipes import Pipes
 from cloister.egress.refusal import Refusal
 from cloister.egress.reports import Reports
+from cloister.egress.secrets.bound import Secrets
 from cloister.egress.upstream import Address, Upstream
 from cloister.model.approvals import Answer, Question
 from cloister.policy import Connect, Effect, Egress, HttpRequest, Policy, Verdict, judge
 
+if TYPE_CHECKING:
+    from cloister.egress.depth.authority import Leaves
+
 # Of all sandboxes: one that is served anew, under the same id, must not use one twice.
 _NUMBERS = itertools.count(1)
+_HTTP_PORT = 80
+
+
+@dataclass(frozen=True, slots=True)
+class Depth:
+    """What reading requests needs: who to be for the program, and whom to trust for it."""
+
+    leaves: Leaves
+    bundle: str
 
 
 class Ward:
@@ -35,8 +49,15 @@ class Ward:
         upstream: Upstream,
         pipes: Pipes,
         bounds: Bounds,
+        *,
+        depth: Depth | None = None,
+        secrets: Secrets | None = None,
     ) -> None:
         self.id = id
+        self.depth = depth
+        self.secrets = Secrets() if secrets is None else secrets
+        # Those whose first use a person has allowed.
+        self.asked_secrets: set[str] = set()
         self.bounds = bounds
         self.upstream = upstream
         self.pipes = pipes
@@ -80,7 +101,7 @@ class Ward:
 
     async def permit(self, name: str, port: int) -> Verdict:
         """Decide on a connection, and ask where a rule says so; raises Refusal unless allowed."""
-        if self.policy.needs_depth(name, port):
+        if self.depth is None and self.policy.needs_depth(name, port):
             # Fail closed: a rule on requests is worth nothing where nobody reads them.
             raise Refusal(f"the rules for {name} are on its requests, which are not read here")
         verdict = self.judge(Connect(name, port))
@@ -108,6 +129,13 @@ class Ward:
     def reply(self, number: int, table: Mapping[str, Any]) -> None:
         """The owner has answered a question."""
         self._asking.reply(number, table)
+
+    def reads_requests(self, name: str, port: int) -> bool:
+        """Whether each request of a connection is judged by itself."""
+        if self.policy.needs_depth(name, port):
+            return True
+        # Of plain HTTP too where there are placeholders, which must not leave by it.
+        return port == _HTTP_PORT and self.secrets.placeholders is not None
 
     async def find(self, name: str, port: int) -> list[Address]:
         """Return the checked addresses of a name."""

@@ -12,7 +12,8 @@ import h11
 
 from cloister.egress.bounds import Bounds
 from cloister.egress.caller import Caller
-from cloister.egress.refusal import Refusal
+from cloister.egress.refusal import Malformed, Misdirected
+from cloister.egress.shapes import require_plain
 from cloister.errors import RequestError
 from cloister.policy.destinations import parse_host
 
@@ -28,10 +29,6 @@ _DROPPED = frozenset(
 )
 
 
-class Malformed(Refusal):
-    """What came is not HTTP, or HTTP that two readers would read in two ways."""
-
-
 @dataclass(frozen=True, slots=True)
 class Head:
     """A request as far as its headers; the rest is still to be read."""
@@ -43,19 +40,21 @@ class Head:
 async def read_head(caller: Caller, bounds: Bounds) -> Head:
     """Read the head of a request."""
     reading = h11.Connection(h11.SERVER, max_incomplete_event_size=bounds.head_bytes)
-    event = await _next(reading, caller)
+    taken = bytearray()
+    event = await _next(reading, caller, taken)
     if not isinstance(event, h11.Request):
         raise Malformed("the program went away before it had asked for anything")
-    names = [name for name, _ in event.headers]
-    if b"content-length" in names and b"transfer-encoding" in names:
-        raise Malformed("a request with two lengths")
+    require_plain(bytes(taken[: len(taken) - len(reading.trailing_data[0])]))
     return Head(reading, event)
 
 
-async def _next(reading: h11.Connection, caller: Caller) -> object:
+async def _next(reading: h11.Connection, caller: Caller, taken: bytearray | None = None) -> object:
     try:
         while (event := reading.next_event()) is h11.NEED_DATA:
-            reading.receive_data(await caller.take())
+            data = await caller.take()
+            if taken is not None:
+                taken += data
+            reading.receive_data(data)
     except h11.RemoteProtocolError as error:
         raise Malformed(f"not proper HTTP: {error}") from None
     return event
@@ -79,10 +78,10 @@ def require_host(request: h11.Request, name: str, port: int) -> None:
     """Refuse a request whose Host is not the name it was sent to."""
     hosts = [value.decode("latin-1") for key, value in request.headers if key == b"host"]
     if len(hosts) != 1:
-        raise Refusal(f"a request with {len(hosts)} Host headers, sent to {name}")
+        raise Misdirected(f"a request with {len(hosts)} Host headers, sent to {name}")
     # Left out, the port is that of the connection.
     if parse_authority(hosts[0], port) != (name, port):
-        raise Refusal(f"Host is {hosts[0][:100]!a}, but the connection is to {name}:{port}")
+        raise Misdirected(f"Host is {hosts[0][:100]!a}, but the connection is to {name}:{port}")
 
 
 def absolute_target(request: h11.Request) -> tuple[str, int, bytes]:

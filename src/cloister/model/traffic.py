@@ -8,16 +8,17 @@ from typing import Literal
 
 @dataclass(frozen=True, slots=True)
 class TrafficEvent:
-    """A name that was asked for, a connection, or a packet that was refused.
+    """A name that was asked for, a connection, a request in it, or a packet that was refused.
 
-    `protocol` is "tls", "http" or "tcp" of a connection, the kind of record of a name ("A"), and
-    what a packet was ("udp"). `address` is the one that was dialled. `count` is how often the
-    very same was asked or refused; `at` is when it was first, in seconds since 1970. Bytes are
-    those the program sent and was sent; while `is_open` they are not known yet.
+    `protocol` is "tls", "http" or "tcp" of a connection, "https" or "http" of a request, the kind
+    of record of a name ("A"), and what a packet was ("udp"). `address` is the one that was
+    dialled. `count` is how often the very same was asked or refused; `at` is when it was first, in
+    seconds since 1970. Bytes are those the program sent and was sent, of a request those of its
+    bodies; while `is_open` they are not known yet.
     """
 
     at: float
-    kind: Literal["name", "connection", "packet"]
+    kind: Literal["name", "connection", "request", "packet"]
     protocol: str
     host: str
     port: int | None
@@ -30,6 +31,9 @@ class TrafficEvent:
     bytes_in: int = 0
     is_open: bool = False
     error: str | None = None
+    method: str | None = None
+    path: str | None = None
+    status: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +54,11 @@ class Traffic:
         return tuple(event for event in self.events if event.kind == "connection" and event.allowed)
 
     @property
+    def requests(self) -> tuple[TrafficEvent, ...]:
+        """The requests that were read and allowed, with what they were answered."""
+        return tuple(event for event in self.events if event.kind == "request" and event.allowed)
+
+    @property
     def denied(self) -> tuple[TrafficEvent, ...]:
-        """Everything that was denied: names, connections, packets."""
+        """Everything that was denied: names, connections, requests, packets."""
         return tuple(event for event in self.events if not event.allowed)

@@ -13,7 +13,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cloister.egress import control
 from cloister.errors import HostError, Unsupported
@@ -23,7 +23,11 @@ from cloister.node.traffic_log import TrafficLog
 from cloister.policy import Policy
 from cloister.runtime.doors import Doors
 
+if TYPE_CHECKING:
+    from cloister.node.provisions import Provisions
+
 _NEEDED = ("dns", "h11")
+_NOTHING: Mapping[str, Any] = {"depth": None, "values": {}}
 _START_S = 30.0
 # Between a death soon after a start and the next start; doubled each time, up to the last.
 _SHORTEST_PAUSE_S, _LONGEST_PAUSE_S = 0.01, 5.0
@@ -41,6 +45,7 @@ class _Served:
     doors: Doors
     log: TrafficLog
     ask: Ask | None
+    provisions: Provisions | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +61,10 @@ class GatewayKeeper:
     leaves. `answers` are addresses of names, for trials, which have no name server.
     """
 
-    def __init__(self) -> None:
-        self.answers: Mapping[str, Sequence[str]] | None = None
+    def __init__(self, beside: GatewayKeeper | None = None) -> None:
+        """Keep one; `beside` another it is one that reads requests too, and starts later."""
+        self._beside = beside
+        self._answers: Mapping[str, Sequence[str]] | None = None
         self._served: dict[SandboxId, _Served] = {}
         self._process: subprocess.Popen[bytes] | None = None
         self._end: socket.socket | None = None
@@ -70,6 +77,15 @@ class GatewayKeeper:
         self._pause_s = _SHORTEST_PAUSE_S
         self._started_at = 0.0
         self._closed = False
+
+    @property
+    def answers(self) -> Mapping[str, Sequence[str]] | None:
+        """Addresses of names that are not looked up."""
+        return self._answers if self._beside is None else self._beside.answers
+
+    @answers.setter
+    def answers(self, names: Mapping[str, Sequence[str]] | None) -> None:
+        self._answers = names
 
     @property
     def pid(self) -> int | None:
@@ -99,10 +115,11 @@ class GatewayKeeper:
     def _start(self) -> None:
         loop = asyncio.get_running_loop()
         ours, theirs = control.pair()
+        depth = () if self._beside is None else ("depth",)
         paths = os.pathsep.join(path for path in sys.path if path)
         try:
             self._process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "cloister.egress", str(theirs.fileno())],
+                [sys.executable, "-P", "-m", "cloister.egress", str(theirs.fileno()), *depth],
                 pass_fds=(theirs.fileno(),),
                 # Nothing of the owner's but where its modules are.
                 env={"PYTHONPATH": paths, "PYTHONDONTWRITEBYTECODE": "1", "LANG": "C.UTF-8"},
@@ -135,12 +152,14 @@ class GatewayKeeper:
         doors: Doors,
         log: TrafficLog,
         ask: Ask | None = None,
+        provisions: Provisions | None = None,
     ) -> None:
         """Hand the doors of a sandbox over. Nothing may have run inside before.
 
-        `ask` has questions answered; without it, each is answered with no.
+        `ask` has questions answered; without it, each is answered with no. `provisions` are
+        what reading its requests needs.
         """
-        served = self._served[id] = _Served(policy, doors, log, ask)
+        served = self._served[id] = _Served(policy, doors, log, ask, provisions)
         self._hand_over(id, served)
 
     def _hand_over(self, id: SandboxId, served: _Served) -> None:
@@ -150,6 +169,7 @@ class GatewayKeeper:
             "egress": tables["egress"],
             "secrets": tables.get("secrets", {}),
             "book": served.log.book,
+            **(_NOTHING if served.provisions is None else served.provisions.document()),
         }
         document = control.document(content)
         try:

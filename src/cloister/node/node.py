@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import functools
 import os
 import time
 import weakref
 from collections.abc import AsyncGenerator, Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from cloister.errors import CloisterError, HostError
 from cloister.model import SandboxId
@@ -30,6 +32,9 @@ from cloister.runtime.ground import BARE, Ground
 from cloister.runtime.namespace import NamespaceRuntime
 from cloister.runtime.plan import Plan
 
+if TYPE_CHECKING:
+    from cloister.node.provisions import Provisions
+
 # A sandbox shows up in `cloister ps` once it has lived this long.
 _RECORD_AFTER_S = 0.05
 
@@ -48,6 +53,9 @@ class Node:
     def __init__(self) -> None:
         self._runtimes: dict[str, Runtime] = {runtime.name: runtime for runtime in _runtimes()}
         self.gateway = GatewayKeeper()
+        # Another process: it holds secrets, and has more to do and to load than most need.
+        self.depth_gateway = GatewayKeeper(beside=self.gateway)
+        self._shown: dict[SandboxId, list[Path]] = {}
         self._records: dict[SandboxId, Path] = {}
         self._recording: dict[SandboxId, asyncio.TimerHandle] = {}
         self._keeper: AsyncGenerator[None, None] | None = None
@@ -84,44 +92,82 @@ class Node:
         ground: Ground = BARE,
         traffic: TrafficLog | None = None,
         ask: Ask | None = None,
+        provisions: Provisions | None = None,
     ) -> Guest:
         """Start a sandbox; `amend` may change the plan for a rehearsal or another transport.
 
         `announce` is told the plan and the runtime before anything is done.
         `traffic` is told what it does with its way out, if it has one; `ask` is asked where a rule
-        says so.
+        says so. `provisions` are what reading its requests needs.
         """
         runtime = self.runtime_for(policy)
         await runtime.prepare()
         if policy.egress is not None:
             ground = runtime.with_way_out(ground, policy)
-            self.gateway.begin()
-        plan = runtime.plan(id, policy, ground)
-        if amend is not None:
-            plan = amend(plan)
-        if announce is not None:
-            announce(plan, runtime.name)
-        guest = await runtime.start(id, plan, on_lost)
+            self._gateway_for(provisions).begin()
         try:
-            await self._open_doors(guest, policy, traffic, ask)
+            if provisions is not None:
+                ground = self._show(runtime.record_path(id), id, policy, ground, provisions)
+            plan = runtime.plan(id, policy, ground)
+            if amend is not None:
+                plan = amend(plan)
+            if announce is not None:
+                announce(plan, runtime.name)
+            guest = await runtime.start(id, plan, on_lost)
+        except BaseException:
+            self._unshow(id)
+            raise
+        try:
+            await self._open_doors(guest, policy, traffic, ask, provisions)
         except BaseException:
             await asyncio.shield(runtime.destroy(guest))
+            self._unshow(id)
             raise
         # A sandbox that lives for a moment only is seen by nobody else: no record is written.
         write = functools.partial(self._record, runtime, guest, policy, label, time.time())
         self._recording[id] = asyncio.get_running_loop().call_later(_RECORD_AFTER_S, write)
         return guest
 
+    def _gateway_for(self, provisions: Provisions | None) -> GatewayKeeper:
+        return self.gateway if provisions is None else self.depth_gateway
+
+    def _show(
+        self, beside: Path, id: SandboxId, policy: Policy, ground: Ground, provisions: Provisions
+    ) -> Ground:
+        """Return the ground with the certificates that are to be trusted inside."""
+        from cloister.node.provisions import BUNDLE, usual_bundles, write_files
+
+        files = write_files(provisions, beside)
+        self._shown[id] = list(files.values())
+        shown = {path: files[BUNDLE.lstrip("/")] for path in usual_bundles(policy, ground)} | files
+        more = tuple((str(path), target) for target, path in shown.items())
+        return dataclasses.replace(ground, files=(*ground.files, *more))
+
+    def _unshow(self, id: SandboxId) -> None:
+        for path in self._shown.pop(id, ()):
+            path.unlink(missing_ok=True)
+
+    async def settle(self, id: SandboxId) -> None:
+        """Wait until all that has happened at a sandbox's way out so far is in its log."""
+        await asyncio.gather(self.gateway.settle(id), self.depth_gateway.settle(id))
+
     async def _open_doors(
-        self, guest: Guest, policy: Policy, traffic: TrafficLog | None, ask: Ask | None
+        self,
+        guest: Guest,
+        policy: Policy,
+        traffic: TrafficLog | None,
+        ask: Ask | None,
+        provisions: Provisions | None,
     ) -> None:
         """Have somebody at the doors before anything runs inside."""
         if policy.egress is None:
             return
         if guest.doors is None:
             raise HostError("the sandbox came without its way out; nothing ran")
-        await self.gateway.wait_ready()
-        self.gateway.serve(guest.id, policy, guest.doors, traffic or TrafficLog(), ask)
+        gateway = self._gateway_for(provisions)
+        await gateway.wait_ready()
+        log = traffic or TrafficLog()
+        gateway.serve(guest.id, policy, guest.doors, log, ask, provisions)
 
     def _record(
         self,
@@ -150,7 +196,9 @@ class Node:
         """End a sandbox; returns when nothing is left. Idempotent."""
         # Before the doors are closed: another gateway must not be handed their numbers.
         self.gateway.forget(guest.id)
+        self.depth_gateway.forget(guest.id)
         await self._runtimes[guest.runtime].destroy(guest)
+        self._unshow(guest.id)
         recording = self._recording.pop(guest.id, None)
         if recording is not None:
             recording.cancel()
@@ -167,6 +215,9 @@ class Node:
         for runtime in self._runtimes.values():
             await runtime.close()
         await self.gateway.close()
+        await self.depth_gateway.close()
+        for id in list(self._shown):
+            self._unshow(id)
         for recording in self._recording.values():
             recording.cancel()
         self._recording.clear()
@@ -179,6 +230,7 @@ class Node:
         for runtime in self._runtimes.values():
             runtime.abandon()
         self.gateway.abandon()
+        self.depth_gateway.abandon()
 
 
 def _runtimes() -> tuple[Runtime, ...]:

@@ -62,11 +62,11 @@ class TrafficLog:
         if self.listener is not None:
             self.listener.add(event)
         kind = event.get("kind")
-        if kind == "closed":
+        if kind in ("closed", "answered"):
             self._close(event)
-        elif kind in ("name", "connection", "packet"):
+        elif kind in ("name", "connection", "request", "packet"):
             self._add(event)
-        else:
+        elif kind != "secret":
             self._lost += 1
 
     def _add(self, told: Mapping[str, Any]) -> None:
@@ -82,8 +82,13 @@ class TrafficLog:
             reason=str(told["reason"]),
             address=None if told.get("address") is None else str(told["address"]),
             is_open=isinstance(number, int),
+            method=_text(told.get("method")),
+            path=_text(told.get("path")),
         )
-        key = (event.kind, event.protocol, event.host, event.port, event.allowed, event.reason)
+        key = (
+            *(event.kind, event.protocol, event.host, event.port, event.allowed, event.reason),
+            *(event.method, event.path),
+        )
         if not event.is_open and key in self._alike:
             at = self._alike[key]
             self._events[at] = replace(self._events[at], count=self._events[at].count + 1)
@@ -102,9 +107,14 @@ class TrafficLog:
         if at is not None:
             self._events[at] = replace(
                 self._events[at],
-                protocol=str(told["protocol"]),
+                protocol=str(told.get("protocol", self._events[at].protocol)),
                 bytes_out=int(told["bytes_out"]),
                 bytes_in=int(told["bytes_in"]),
                 error=None if told["error"] is None else str(told["error"]),
                 is_open=False,
+                status=None if told.get("status") is None else int(told["status"]),
             )
+
+
+def _text(value: object) -> str | None:
+    return None if value is None else str(value)

@@ -63,7 +63,7 @@ class Observed:
     async def traffic(self) -> Traffic:
         """Return what it has asked of the network, and what came of it; also after its end."""
         if self._node is not None:
-            await self._node.gateway.settle(self.id)
+            await self._node.settle(self.id)
         return self._traffic.traffic()
 
     @property

@@ -6,7 +6,18 @@ import time
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from cloister.ledger import Connected, ConnectionClosed, Ledger, NameAsked, Span, facts
+from cloister.ledger import (
+    Connected,
+    ConnectionClosed,
+    Ledger,
+    NameAsked,
+    Requested,
+    Responded,
+    SecretBlocked,
+    SecretUsed,
+    Span,
+    facts,
+)
 from cloister.ledger.keeping import Lost
 from cloister.policy import Effect
 
@@ -21,7 +32,7 @@ _PROTOCOLS: dict[str, _Protocol] = {
 
 UNSEEN = (
     "names and connections are written when the gateway tells of them, a moment after its verdict; "
-    "what is said in TLS is passed through unread"
+    "what is said in TLS is passed through unread, but to hosts with rules on requests or secrets"
 )
 
 
@@ -31,6 +42,7 @@ class Crossings:
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
         self._open: dict[int, Span] = {}
+        self._requests: set[int] = set()
         self._is_over = False
 
     def add(self, told: Mapping[str, Any]) -> None:
@@ -46,12 +58,16 @@ class Crossings:
                 )
             case "connection" | "packet":
                 self._connect(told)
+            case "request":
+                self._request(told)
+            case "answered":
+                self._end(int(told["id"]), _responded(told))
+            case "secret":
+                self._secret(told)
             case "closed":
                 error = None if told["error"] is None else str(told["error"])
-                self._close(
-                    int(told["id"]),
-                    ConnectionClosed(int(told["bytes_out"]), int(told["bytes_in"]), error),
-                )
+                closed = ConnectionClosed(int(told["bytes_out"]), int(told["bytes_in"]), error)
+                self._end(int(told["id"]), closed)
 
     def _connect(self, told: Mapping[str, Any]) -> None:
         names = ("host", "port", "protocol")
@@ -64,17 +80,51 @@ class Crossings:
             reason=str(told["reason"]),
             inputs=facts({name: told[name] for name in names}),
             address=None if told.get("address") is None else str(told["address"]),
+            intercepted=told.get("intercepted") is True,
         )
-        number = told.get("id")
-        if isinstance(number, int):
-            self._open[number] = self._ledger.begin(connected)
-        else:
-            self._ledger.write(connected)
+        self._begin(told, connected)
 
-    def _close(self, number: int, closed: ConnectionClosed) -> None:
+    def _request(self, told: Mapping[str, Any]) -> None:
+        names = ("method", "host", "port", "path")
+        requested = Requested(
+            method=str(told["method"]),
+            scheme="https" if told["protocol"] == "https" else "http",
+            host=str(told["host"]),
+            port=int(told["port"]),
+            target=str(told["path"]),
+            effect=_effect(told),
+            rule=str(told["rule"]),
+            reason=str(told["reason"]),
+            inputs=facts({name: told[name] for name in names}),
+            connection=self._sequence(told.get("connection")),
+        )
+        self._begin(told, requested)
+
+    def _secret(self, told: Mapping[str, Any]) -> None:
+        kind = SecretUsed if told["what"] == "used" else SecretBlocked
+        request = self._sequence(told.get("request"))
+        place = str(told["place"])
+        self._ledger.write(kind(str(told["name"]), str(told["host"]), place, request))
+
+    def _sequence(self, number: object) -> int | None:
+        """Return where in the ledger something that is open begins."""
+        span = self._open.get(number) if isinstance(number, int) else None
+        return None if span is None else span.sequence
+
+    def _begin(self, told: Mapping[str, Any], begun: Connected | Requested) -> None:
+        number = told.get("id")
+        if not isinstance(number, int):
+            self._ledger.write(begun)
+            return
+        self._open[number] = self._ledger.begin(begun)
+        if isinstance(begun, Requested):
+            self._requests.add(number)
+
+    def _end(self, number: int, ended: ConnectionClosed | Responded) -> None:
         span = self._open.pop(number, None)
+        self._requests.discard(number)
         if span is not None:
-            self._ledger.end(span, closed)
+            self._ledger.end(span, ended)
 
     def begin(self) -> None:
         """Another gateway serves: what the last one had open is over."""
@@ -88,7 +138,8 @@ class Crossings:
     def _end_all(self, why: str) -> None:
         # How much of each went through, nobody has told.
         for number in list(self._open):
-            self._close(number, ConnectionClosed(0, 0, why))
+            kind = Responded if number in self._requests else ConnectionClosed
+            self._end(number, kind(0, 0, error=why))
 
     def lose(self, count: int) -> None:
         """Events were lost on the way."""
@@ -96,6 +147,20 @@ class Crossings:
             return
         now_ns = time.time_ns()
         self._ledger.write(Lost(count, now_ns, now_ns, "the gateway told more than was taken"))
+
+
+def _responded(told: Mapping[str, Any]) -> Responded:
+    def text(name: str) -> str | None:
+        return None if told.get(name) is None else str(told[name])
+
+    return Responded(
+        int(told["bytes_out"]),
+        int(told["bytes_in"]),
+        None if told.get("status") is None else int(told["status"]),
+        text("request_digest"),
+        text("response_digest"),
+        text("error"),
+    )
 
 
 def _effect(told: Mapping[str, Any]) -> Effect:

@@ -48,6 +48,7 @@ from cloister.sandbox.files import Files
 from cloister.sandbox.observed import Observed
 from cloister.sandbox.permission import Permitting
 from cloister.sandbox.process import Command, Process, require_terminal_size
+from cloister.sandbox.provided import Provided
 from cloister.sandbox.span import Span
 from cloister.sandbox.state import State, Wanted
 from cloister.sandbox.stateful import Stateful
@@ -113,6 +114,7 @@ class Sandbox(Stateful, Permitting, Observed):
         wanted = Wanted(policy, given, kept, template=template)
         self._state = State(self, wanted)
         self._traffic = TrafficLog()
+        self._provided = Provided()
         self._accounts = Accounts(lambda: self._guest, lambda: self._state.is_full())
         self._amend: Callable[[Plan], Plan] | None = None
         self._node: Node | None = None
@@ -153,6 +155,7 @@ class Sandbox(Stateful, Permitting, Observed):
         except BaseException as error:
             self._starting = None
             await self._state.close(error)
+            await self._provided.close()
             raise
         finally:
             starting.set_result(None)
@@ -190,6 +193,7 @@ class Sandbox(Stateful, Permitting, Observed):
             await self.end_guest()
         finally:
             await self._state.close(self._over)
+            await self._provided.close()
 
     async def start_guest(self, ground: Ground) -> None:
         """Start a guest on this ground, where there is none."""
@@ -200,6 +204,7 @@ class Sandbox(Stateful, Permitting, Observed):
         if recording is not None:
             self._traffic.listener = recording.crossings
         try:
+            provisions = await self._provided.ready(self.policy, self.id, self._surroundings)
             self._guest = await self._node.start(
                 self.id,
                 self.policy,
@@ -209,6 +214,7 @@ class Sandbox(Stateful, Permitting, Observed):
                 announce=None if recording is None else recording.plan,
                 ground=ground,
                 traffic=self._traffic,
+                provisions=provisions,
             )
         except CloisterError as error:
             if self._span.begun:

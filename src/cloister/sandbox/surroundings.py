@@ -20,7 +20,13 @@ class Surroundings:
         self._id = id
         self._image = image
         self._policy = policy
+        self._provided: Mapping[str, str] = {}
         self._known: dict[tuple[User, bool], tuple[dict[str, str], bytes]] = {}
+
+    def provide(self, variables: Mapping[str, str]) -> None:
+        """Add what the sandbox was provided with; what the policy says itself goes before it."""
+        self._provided = variables
+        self._known.clear()
 
     def of(
         self,
@@ -33,7 +39,12 @@ class Surroundings:
         """Return the packed environment, with `further` variables over the usual ones."""
         known = self._known.get((user, terminal))
         if known is None:
-            variables = {**self._usual(user, terminal), **self._image, **self._policy}
+            variables = {
+                **self._usual(user, terminal),
+                **self._image,
+                **self._provided,
+                **self._policy,
+            }
             require_exec_fits((), variables)
             known = self._known[user, terminal] = variables, _pack(variables)
         if further is None:

@@ -185,8 +185,9 @@ def _remove_instance(
     """Remove all of it; False if a group stayed busy. Then its lock stays, to be found again."""
     existing = [path for path in dict.fromkeys(directories) if path.is_dir()]
     groups = [group for directory in existing for group in directory.glob(f"{name}.*")]
-    for record in base.glob(f"{name}.*.json"):
-        record.unlink(missing_ok=True)
+    for kind in ("json", "pem", "p12"):
+        for file in base.glob(f"{name}.*.{kind}"):
+            file.unlink(missing_ok=True)
     shutil.rmtree(base / name, ignore_errors=True)
     if not _remove_groups(groups, patience_s):
         return False

@@ -1,0 +1,1 @@
+"""Interception: TLS opened with a certificate of the sandbox's own, each request judged alone."""

@@ -1,0 +1,57 @@
+"""The ways in which a value is commonly written when it is passed on: all that is looked for."""
+
+from __future__ import annotations
+
+import base64
+import html
+import json
+from collections.abc import Iterator
+from urllib.parse import quote, quote_plus
+
+# How many characters of base64 the bytes before a value, and not the value alone, decide.
+_LEAD = (0, 2, 3)
+# Shorter than this, something ordinary would be taken for it.
+_LEAST = 6
+
+
+def encodings(value: str) -> tuple[bytes, ...]:
+    """Return a value as it is and in its encodings, the longest first."""
+    found = {each.encode("utf-8") for each in _texts(value)} | set(_base64(value.encode("utf-8")))
+    return tuple(sorted((each for each in found if len(each) >= _LEAST), key=len, reverse=True))
+
+
+def _texts(value: str) -> Iterator[str]:
+    yield value
+    data = value.encode("utf-8")
+    yield data.hex()
+    yield data.hex().upper()
+    every = "".join(f"%{byte:02X}" for byte in data)
+    quoted = (quote(value, safe=""), quote(value), quote_plus(value), quote(value, safe="~()*!'"))
+    for each in (every, *quoted):
+        yield each
+        yield _lowered(each)
+    escaped = json.dumps(value)[1:-1]
+    yield escaped
+    yield escaped.replace("/", "\\/")
+    for written in ("\\u{:04x}", "\\u{:04X}"):
+        text = escaped
+        for each in "<>&'":
+            text = text.replace(each, written.format(ord(each)))
+        yield text
+    yield html.escape(value, quote=False)
+    yield html.escape(value)
+    yield html.escape(value).replace("&#x27;", "&#39;").replace("&quot;", "&#34;")
+
+
+def _lowered(text: str) -> str:
+    """Return it with the digits behind each % in lower case."""
+    parts = text.split("%")
+    return "%".join([parts[0], *(part[:2].lower() + part[2:] for part in parts[1:])])
+
+
+def _base64(data: bytes) -> Iterator[bytes]:
+    """Yield what is in the base64 of anything that has the value in it, wherever it begins."""
+    for lead, skipped in enumerate(_LEAD):
+        whole = (lead + len(data)) * 8 // 6
+        for encode in (base64.b64encode, base64.urlsafe_b64encode):
+            yield encode(bytes(lead) + data)[skipped:whole]

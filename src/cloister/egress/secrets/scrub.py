@@ -1,0 +1,111 @@
+"""Looks for values in what passes, across any cut: to take them out, or to stop at the first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+_MASK = b"*"
+
+
+class Patterns:
+    """What is looked for: byte strings, each with the name of the secret it is a form of."""
+
+    def __init__(self, named: Mapping[bytes, str]) -> None:
+        self.named = dict(named)
+        self.longest = max(map(len, self.named), default=0)
+        # Beginnings by their last byte, the longest first: at a cut only these are compared.
+        self._beginnings: dict[int, list[bytes]] = {}
+        beginnings = {each[:size] for each in self.named for size in range(1, len(each))}
+        for each in sorted(beginnings, key=len, reverse=True):
+            self._beginnings.setdefault(each[-1], []).append(each)
+
+    def held(self, data: bytes) -> int:
+        """Return how much of the end may be the beginning of something looked for."""
+        if not data:
+            return 0
+        for beginning in self._beginnings.get(data[-1], ()):
+            if data.endswith(beginning):
+                return len(beginning)
+        return 0
+
+    def spans(self, data: bytes) -> list[tuple[int, int]]:
+        """Return where anything looked for is, from first to last; they may overlap."""
+        found = []
+        for each in self.named:
+            at = data.find(each)
+            while at >= 0:
+                found.append((at, at + len(each)))
+                at = data.find(each, at + 1)
+        return sorted(found)
+
+    def first(self, data: bytes) -> str | None:
+        """Return the name of a secret that is in it."""
+        return next((name for each, name in self.named.items() if each in data), None)
+
+    def masked(self, data: bytes) -> bytes:
+        """Return it without any of them; its length stays, and so does what counts on it."""
+        spans = self.spans(data)
+        return _mask(data, spans) if spans else data
+
+
+def _mask(data: bytes, spans: Iterable[tuple[int, int]]) -> bytes:
+    changed = bytearray(data)
+    for start, end in spans:
+        changed[start:end] = _MASK * (end - start)
+    return bytes(changed)
+
+
+class Scrubber:
+    """A stream without them. What may be the beginning of one waits until it is known not to be."""
+
+    def __init__(self, patterns: Patterns) -> None:
+        self._patterns = patterns
+        self._held = b""
+        # How much of what is held is the end of one whose beginning has been passed on.
+        self._masked = 0
+
+    def feed(self, data: bytes) -> bytes:
+        """Return what can be passed on now."""
+        data = self._held + data
+        return self._pass_on(data, len(data) - self._patterns.held(data))
+
+    def end(self) -> bytes:
+        """Return what was held: the stream is over."""
+        return self._pass_on(self._held, len(self._held))
+
+    def _pass_on(self, data: bytes, cut: int) -> bytes:
+        spans = self._patterns.spans(data)
+        if self._masked:
+            spans.insert(0, (0, self._masked))
+        self._held = data[cut:]
+        self._masked = max((end - cut for start, end in spans if start < cut < end), default=0)
+        if not spans:
+            return data[:cut]
+        return _mask(data, spans)[:cut]
+
+
+class Finder:
+    """A stream that stops at the first of them; nothing of that one has been passed on."""
+
+    def __init__(self, patterns: Patterns) -> None:
+        self._patterns = patterns
+        self._held = b""
+        self.found: str | None = None
+
+    def feed(self, data: bytes) -> bytes:
+        """Return what can be passed on now; nothing more once one was found."""
+        if self.found is not None:
+            return b""
+        data = self._held + data
+        self.found = self._patterns.first(data)
+        if self.found is not None:
+            self._held = b""
+            return b""
+        cut = len(data) - self._patterns.held(data)
+        self._held = data[cut:]
+        return data[:cut]
+
+    def end(self) -> bytes:
+        """Return what was held: the stream is over."""
+        held, self._held = self._held, b""
+        return held

@@ -1,0 +1,178 @@
+"""What a sandbox whose requests are read is given: an authority to trust, and placeholders."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import importlib.util
+import os
+import stat
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cloister.egress.secrets.placeholder import placeholder_for
+from cloister.errors import CloisterError, Unsupported
+from cloister.node.credentials import Credential, mint
+from cloister.node.secret_sources import read_secret
+from cloister.node.secret_value import SecretValue
+from cloister.node.trust_store import STORE_PASSWORD, host_bundle, java_store
+from cloister.policy import DirectoryRoot, HostRoot, Policy
+from cloister.policy.secrets import Source
+from cloister.runtime.ground import Ground
+
+if TYPE_CHECKING:
+    from cloister.egress.depth.authority import Authority
+
+_NEEDED = ("cryptography", "h2")
+BUNDLE, STORE = "/run/cloister/ca-certificates.crt", "/run/cloister/ca-certificates.p12"
+# Where programs look that look at no variable.
+_USUAL_BUNDLES = (
+    "etc/ssl/certs/ca-certificates.crt",
+    "etc/pki/tls/certs/ca-bundle.crt",
+    "etc/ssl/ca-bundle.pem",
+    "etc/ssl/cert.pem",
+)
+_VARIABLES = (
+    *("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "NODE_EXTRA_CA_CERTS"),
+    *("GIT_SSL_CAINFO", "PIP_CERT", "CARGO_HTTP_CAINFO", "AWS_CA_BUNDLE", "DENO_CERT"),
+)
+_DAY_S = 86_400.0
+_LONGEST_S = 30 * _DAY_S
+
+
+@dataclass(frozen=True, slots=True)
+class Provisions:
+    """All of it, held by the owner: a gateway that is started anew is handed the same again."""
+
+    authority: Authority
+    bundle: str = field(repr=False)
+    store: bytes = field(repr=False)
+    placeholders: Mapping[str, str] = field(repr=False)
+    values: tuple[SecretValue, ...]
+    credentials: tuple[Credential, ...] = field(repr=False)
+
+    @property
+    def env(self) -> dict[str, str]:
+        """The variables inside: where the certificates are, and the placeholders."""
+        trust = "-Djavax.net.ssl.trustStore"
+        options = f"{trust}={STORE} {trust}Password={STORE_PASSWORD}"
+        return {
+            **dict.fromkeys(_VARIABLES, BUNDLE),
+            "JAVA_TOOL_OPTIONS": options,
+            **self.placeholders,
+        }
+
+    def document(self) -> dict[str, Any]:
+        """Return what the gateway is handed, by a descriptor of memory and no other way."""
+        return {
+            "depth": {
+                "certificate": self.authority.certificate,
+                "key": self.authority.key,
+                "bundle": self.bundle,
+            },
+            "values": {
+                each.name: {"placeholder": self.placeholders[each.name], "value": each.reveal()}
+                for each in self.values
+            },
+        }
+
+    async def close(self) -> None:
+        """Have revoked what was minted; raises the first that was not."""
+        outcomes = await asyncio.gather(
+            *(each.revoke() for each in self.credentials), return_exceptions=True
+        )
+        for outcome in outcomes:
+            if isinstance(outcome, BaseException):
+                raise outcome
+
+
+async def provide(policy: Policy, sandbox: str) -> Provisions | None:
+    """Return what a sandbox needs for its policy to be kept, or None where it needs nothing."""
+    if not policy.has_depth:
+        return None
+    missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
+    if missing:
+        raise Unsupported(
+            f"rules on requests and secrets need the Python package {missing[0]}; "
+            "pip install 'cloister[depth]'"
+        )
+    credentials: list[Credential] = []
+    values: list[SecretValue] = []
+    try:
+        for binding in policy.secrets:
+            if binding.source is Source.MINT:
+                credentials.append(await mint(binding, sandbox))
+                values.append(credentials[-1].value)
+            else:
+                values.append(await read_secret(binding))
+        authority, bundle, store = await asyncio.to_thread(_certificates, policy)
+    except BaseException:
+        for each in credentials:
+            with contextlib.suppress(CloisterError):
+                await each.revoke()
+        raise
+    placeholders = {each.name: placeholder_for(each.reveal()) for each in values}
+    return Provisions(authority, bundle, store, placeholders, tuple(values), tuple(credentials))
+
+
+def _certificates(policy: Policy) -> tuple[Authority, str, bytes]:
+    from cloister.egress.depth.authority import make_authority
+
+    rules = () if policy.egress is None else policy.egress.rules
+    hosts = [rule.host.host for rule in rules]
+    hosts += [host.host for secret in policy.secrets for host in secret.hosts]
+    lifetime = policy.limits.lifetime
+    lasts_s = _LONGEST_S if lifetime is None else min(lifetime + _DAY_S, _LONGEST_S)
+    authority = make_authority(hosts, lasts_s)
+    bundle = host_bundle()
+    return authority, bundle, java_store(bundle, authority.certificate)
+
+
+def write_files(provisions: Provisions, beside: Path) -> dict[str, Path]:
+    """Write what is shown inside, next to a path; return the files by where they are shown."""
+    bundle, store = beside.with_suffix(".pem"), beside.with_suffix(".p12")
+    _write(bundle, f"{provisions.bundle}\n{provisions.authority.certificate}".encode())
+    _write(store, provisions.store)
+    return {BUNDLE.lstrip("/"): bundle, STORE.lstrip("/"): store}
+
+
+def _write(path: Path, data: bytes) -> None:
+    path.unlink(missing_ok=True)
+    fd = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o644)
+    with open(fd, "wb") as file:
+        # Whoever runs inside reads them, under whatever id.
+        os.fchmod(fd, 0o644)
+        file.write(data)
+
+
+def usual_bundles(policy: Policy, ground: Ground) -> list[str]:
+    """Return where the sandbox's own bundle of certificates is; never where a link leads there."""
+    disk = () if ground.disk is None else (ground.disk.path, *ground.disk.sealed)
+    if isinstance(policy.root, HostRoot):
+        roots = ("/", *disk)
+    elif isinstance(policy.root, DirectoryRoot):
+        roots = (str(policy.root.path), *disk)
+    else:
+        roots = (*ground.image, *disk)
+    return [path for path in _USUAL_BUNDLES if _is_plain(path, roots)]
+
+
+def _is_plain(path: str, roots: tuple[str, ...]) -> bool:
+    """Whether some layer has a file there, and none has anything else on the way."""
+    found = False
+    parts = path.split("/")
+    for root in roots:
+        for size in range(1, len(parts) + 1):
+            try:
+                mode = os.lstat(os.path.join(root, *parts[:size])).st_mode
+            except OSError:
+                break
+            if size < len(parts) and not stat.S_ISDIR(mode):
+                return False
+            if size == len(parts):
+                if not stat.S_ISREG(mode):
+                    return False
+                found = True
+    return found

@@ -1,0 +1,38 @@
+"""What a sandbox was provided with for its way out, from its first start to its end."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from cloister.node.provisions import Provisions
+    from cloister.policy import Policy
+    from cloister.sandbox.surroundings import Surroundings
+
+
+class Provided:
+    """Made when it first starts, the same when it goes on after a rewind, gone with it."""
+
+    def __init__(self) -> None:
+        self._provisions: Provisions | None = None
+
+    async def ready(
+        self, policy: Policy, sandbox: str, surroundings: Surroundings
+    ) -> Provisions | None:
+        """Return it, and tell the programs inside where it is; None where nothing is needed."""
+        if not policy.has_depth:
+            return None
+        # Loaded by who needs it: most sandboxes have no rules on requests.
+        from cloister.node.provisions import provide
+
+        if self._provisions is None:
+            self._provisions = await provide(policy, sandbox)
+        if self._provisions is not None:
+            surroundings.provide(self._provisions.env)
+        return self._provisions
+
+    async def close(self) -> None:
+        """Have revoked what was minted for it; raises if that failed."""
+        provisions, self._provisions = self._provisions, None
+        if provisions is not None:
+            await provisions.close()
