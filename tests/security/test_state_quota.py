@@ -13,6 +13,7 @@ import pytest
 from cloister import Exhausted, Limits, Reason, Sandbox, Volume
 from cloister.node import Node, stock
 from cloister.store import Store
+from cloister.store import btrfs_calls as calls
 from cloister.store.pool import detach_pool, make_pool
 
 pytestmark = [
@@ -21,7 +22,7 @@ pytestmark = [
 ]
 
 MIB = 2**20
-POOL_BYTES = 1024 * MIB
+POOL_BYTES = 512 * MIB
 LIMIT_BYTES = 32 * MIB
 # Metadata counts too, and the last piece of a transaction may go a little over.
 SLACK_BYTES = 12 * MIB
@@ -174,7 +175,7 @@ async def test_a_volume_is_full_at_its_size(store: Store) -> None:
 
 async def wait_room(store: Store) -> None:
     """What is removed is free a moment later, and the kernel tells nobody when."""
-    for _ in range(300):
+    for _ in range(600):
         if store.usage().free_bytes > POOL_BYTES // 2:
             return
         store.driver.sync()
@@ -182,7 +183,7 @@ async def wait_room(store: Store) -> None:
     raise TimeoutError("the space of a sandbox that is gone does not come back")
 
 
-async def test_a_full_pool_refuses_new_work_and_damages_nothing(store: Store) -> None:
+async def test_a_full_pool_refuses_new_work_damages_nothing_and_gives_room_back(store: Store) -> None:
     unlimited = Limits(disk="unlimited")
     async with Sandbox(keep="well", limits=unlimited) as well:
         await well.run("seq 10000 > numbers; sync numbers")
@@ -204,17 +205,14 @@ async def test_a_full_pool_refuses_new_work_and_damages_nothing(store: Store) ->
             # A sandbox in memory needs no disk.
             async with Sandbox() as light:
                 assert (await light.run("echo on")).stdout == "on\n"
-
-
-@pytest.mark.soak
-async def test_the_room_of_a_full_pool_comes_back(store: Store) -> None:
-    unlimited = Limits(disk="unlimited")
-    async with Sandbox(keep="well", limits=unlimited) as well:
-        await well.run("seq 10000 > numbers; sync numbers")
-        await well.snapshot("before")
-        async with Sandbox(storage="disk", limits=unlimited) as greedy:
-            result = await greedy.run("head -c 3G /dev/urandom > all && sync all", timeout=100)
-            assert not result.ok and result.reason is Reason.DISK
+            # What makes room, or tells apart what to remove, works in a full pool too.
+            await asyncio.to_thread(store.collect)
+            calls.snapshot_subvolume(
+                store.driver.root / "disks" / store.kept.find("well").disk,
+                store.driver.trash / "whole",
+                read_only=True,
+            )
+            calls.destroy_subvolume(store.driver.trash / "whole")
         await wait_room(store)
         await well.snapshot("after")
         async with Sandbox.fork("well@before") as [fork]:

@@ -14,6 +14,7 @@ from pathlib import Path
 from cloister.errors import AlreadyExists, Busy, HostError, RequestError, Unsupported
 from cloister.model import format_bytes
 from cloister.store import btrfs_calls as calls
+from cloister.store.ballast import lay_ballast
 from cloister.store.place import about, free_bytes, make_private, state_directory
 from cloister.store.trees import KINDS
 
@@ -95,6 +96,8 @@ def attach_pool(directory: Path | None = None) -> Pool:
         with _alone(state):
             if not os.path.ismount(place):
                 _mount(state / POOL_FILE, place)
+    if os.geteuid() == 0:
+        lay_ballast(place)
     return Pool(state / POOL_FILE, place, (state / POOL_FILE).stat().st_size, _turn_quota_on(place))
 
 
