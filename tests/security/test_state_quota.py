@@ -12,6 +12,7 @@ import pytest
 
 from cloister import Exhausted, Limits, Reason, Sandbox, Volume
 from cloister.node import Node, stock
+from cloister.node.holding import LEAST_FILE_BYTES
 from cloister.store import Store
 from cloister.store import btrfs_calls as calls
 from cloister.store.pool import detach_pool, make_pool
@@ -64,7 +65,7 @@ async def test_a_writer_is_stopped_at_its_limit_and_told_why(store: Store) -> No
 
 
 SMUGGLING = {
-    "many small files": "i=0; while :; do i=$((i+1)); echo $i > f$i || exit 1; done",
+    "many small files": ("i=0; while :; do i=$((i+1)); printf '%1900d' $i > f$i || exit 1; done"),
     "preallocation": "for i in $(seq 40); do fallocate -l 8M p$i || exit 1; done",
     "reflinks that are then changed": (
         "head -c 8M /dev/urandom > a && for i in $(seq 20); do cp --reflink=always a c$i && "
@@ -101,6 +102,32 @@ async def test_no_way_of_writing_gets_past_the_limit(store: Store, way: str) -> 
         # The allow twin: with room again, the same sandbox goes on.
         await sandbox.run("rm -rf ./* ~/b /tmp/c; sync .")
         assert (await sandbox.run("echo room > file && sync file")).ok
+
+
+EMPTY = """
+import os
+count = 0
+try:
+    while True:
+        if count % 2000 == 0:
+            os.mkdir(f"d{count // 2000}")
+        os.close(os.open(f"d{count // 2000}/{count % 2000:x}", os.O_CREAT | os.O_WRONLY))
+        count += 1
+except OSError as error:
+    print(count, error.strerror)
+    raise SystemExit(1)
+"""
+
+
+async def test_the_bytes_of_a_disk_bound_the_number_of_its_files(store: Store) -> None:
+    most = 4 * MIB // LEAST_FILE_BYTES
+    async with bounded(limits=Limits(disk=4 * MIB, inodes=most)) as sandbox:
+        result = await sandbox.run(["/usr/bin/python3", "-c", EMPTY], timeout=60)
+        assert result.reason is Reason.DISK
+        count, _, words = result.stdout.strip().partition(" ")
+        assert words == "Disk quota exceeded"
+        assert most // 4 < int(count) < most
+        assert (await sandbox.run("rm -r d0 && echo room > file && sync file")).ok
 
 
 async def test_a_hole_is_no_data(store: Store) -> None:
@@ -183,7 +210,9 @@ async def wait_room(store: Store) -> None:
     raise TimeoutError("the space of a sandbox that is gone does not come back")
 
 
-async def test_a_full_pool_refuses_new_work_damages_nothing_and_gives_room_back(store: Store) -> None:
+async def test_a_full_pool_refuses_new_work_damages_nothing_and_gives_room_back(
+    store: Store,
+) -> None:
     unlimited = Limits(disk="unlimited")
     async with Sandbox(keep="well", limits=unlimited) as well:
         await well.run("seq 10000 > numbers; sync numbers")

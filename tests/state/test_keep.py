@@ -18,6 +18,7 @@ from cloister import (
     Reason,
     RequestError,
     Sandbox,
+    Unsupported,
     Volume,
 )
 from cloister.policy import DirectoryRoot, Policy
@@ -36,12 +37,31 @@ async def test_what_was_written_is_there_when_it_is_opened_again(make, listing) 
         assert sandbox.id != first
 
 
-async def test_a_number_of_files_that_nobody_counts_is_refused(make, limits) -> None:
+async def test_a_number_of_files_that_nobody_counts_is_refused(make, limits, driver) -> None:
     with pytest.raises(CannotEnforce) as raised:
         await make(keep="counted", limits=limits(inodes=1000)).open()
     assert raised.value.limit == "inodes"
     async with make(keep="counted") as sandbox:
         assert (await sandbox.run(["true"])).ok
+    if driver == "btrfs":
+        # So few bytes cannot hold more files than that, and bytes are counted.
+        async with make(limits=limits(disk="4MiB", inodes=21_000)) as sandbox:
+            assert (await sandbox.run(["true"])).ok
+
+
+async def test_without_a_limit_named_a_disk_has_the_usual_one_where_it_holds(driver) -> None:
+    async with Sandbox(keep="usual") as sandbox:
+        usual = None if driver == "plain" else 2**30
+        assert sandbox.policy.limits.disk == usual
+    async with Sandbox(keep="usual", limits=Limits(pids=99)) as sandbox:
+        assert sandbox.policy.limits.disk == usual
+    asked = Sandbox(keep="asked", limits=Limits(disk="1GiB"))
+    if driver == "plain":
+        with pytest.raises(Unsupported, match="leave the limit out"):
+            await asked.open()
+        return
+    async with asked as sandbox:
+        assert sandbox.policy.limits.disk == 2**30
 
 
 async def test_a_program_that_fails_on_a_disk_with_room_is_not_said_to_have_filled_it(make) -> None:

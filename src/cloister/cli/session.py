@@ -13,7 +13,7 @@ from typing import Any
 
 from cloister.cli.failures import CANNOT_EXECUTE, NOT_FOUND, OURS, TIMEOUT, Leave
 from cloister.cli.progress import Progress
-from cloister.cli.telling import warn_skipped
+from cloister.cli.telling import warn_skipped, warn_unlimited_disk
 from cloister.cli.wanted import Wanted, command_words
 from cloister.errors import GuestGone, NotFound, RequestError, Unsupported
 from cloister.model import Mount, Reason, Result, quote
@@ -101,6 +101,8 @@ async def _opened_here(wanted: Wanted) -> AsyncIterator[Sandbox]:
 
         with told_busy(wanted.keep):
             await sandbox.open()
+    if sandbox.policy.limits.disk is None and wanted.limits.disk is not None:
+        warn_unlimited_disk()
     try:
         yield sandbox
     finally:

@@ -11,6 +11,14 @@ from cloister.model import Limits, Reason, Result, format_bytes, format_duration
 from cloister.sandbox.parcel import Summary
 
 
+def warn_unlimited_disk() -> None:
+    """Say that the usual limit of a disk does not hold here, once, when the disk is made."""
+    note(
+        "nothing limits what it writes to its disk here; for limits, run `cloister setup storage` "
+        "as root first; --disk unlimited says that none is meant"
+    )
+
+
 def warn_skipped(summary: Summary) -> None:
     """Say what a copy left out."""
     if summary.skipped:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from cloister.errors import RequestError
@@ -24,11 +24,22 @@ MINIMUM_DURATION_S = 0.001
 MINIMUM_CPUS = 0.01
 
 
+class _Usual(str):
+    """A value that stands where nobody has named one."""
+
+    __slots__ = ()
+
+
+USUAL_DISK = _Usual("1GiB")
+
+
 @dataclass(frozen=True, slots=True, init=False)
 class Limits:
     """The limits of one sandbox; bytes, seconds and counts, and None where "unlimited" was asked.
 
     None is what a limit reads as, never how it is given: a forgotten value must not lift a wall.
+    `disk_is_stated` tells the usual size from the same size that somebody asked for: the second
+    is refused where nothing can hold a writer to it.
     """
 
     memory: int | None
@@ -42,6 +53,7 @@ class Limits:
     wall: float | None
     lifetime: float | None
     idle: float | None
+    disk_is_stated: bool = field(compare=False, repr=False)
 
     def __init__(
         self,
@@ -49,7 +61,7 @@ class Limits:
         memory: int | str = "2GiB",
         pids: int = 256,
         cpus: float | str = 1.0,
-        disk: int | str = "1GiB",
+        disk: int | str = USUAL_DISK,
         inodes: int = 200_000,
         open_files: int = 4096,
         shm: int | str = "64MiB",
@@ -71,6 +83,7 @@ class Limits:
             "lifetime": None if lifetime == UNLIMITED else _duration("lifetime", lifetime),
             "idle": None if idle == UNLIMITED else _duration("idle", idle),
         }
+        object.__setattr__(self, "disk_is_stated", not isinstance(disk, _Usual))
         for name, value in values.items():
             object.__setattr__(self, name, value)
 
@@ -89,7 +102,7 @@ class Limits:
             "memory": UNLIMITED if self.memory is None else format_bytes(self.memory),
             "pids": self.pids,
             "cpus": UNLIMITED if self.cpus is None else self.cpus,
-            "disk": UNLIMITED if self.disk is None else format_bytes(self.disk),
+            "disk": self._disk_as_written(),
             "inodes": self.inodes,
             "open_files": self.open_files,
             "shm": format_bytes(self.shm),
@@ -99,8 +112,15 @@ class Limits:
             "idle": UNLIMITED if self.idle is None else format_duration(self.idle),
         }
 
+    def _disk_as_written(self) -> str:
+        if not self.disk_is_stated:
+            return USUAL_DISK
+        return UNLIMITED if self.disk is None else format_bytes(self.disk)
 
-LIMIT_NAMES: tuple[str, ...] = tuple(field.name for field in fields(Limits))
+
+LIMIT_NAMES: tuple[str, ...] = tuple(
+    each.name for each in fields(Limits) if not each.name.endswith("_is_stated")
+)
 
 _MINIMUM_SIZES: Mapping[str, int] = {
     "memory": MINIMUM_MEMORY_BYTES,

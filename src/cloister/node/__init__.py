@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from cloister.node.holding import as_held, require_countable
 from cloister.node.node import Node
 from cloister.node.records import Record, list_records
 from cloister.node.stock import open_store
@@ -14,6 +15,8 @@ __all__ = [
     "Record",
     "TrafficLog",
     "Workspace",
+    "as_held",
     "list_records",
     "open_store",
+    "require_countable",
 ]

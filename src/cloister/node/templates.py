@@ -61,6 +61,9 @@ class TemplateRecord:
         if not self.policy.storage_is_stated:
             # Where its sandboxes have their files is left to whoever starts them.
             del policy["storage"]
+        if not self.policy.limits.disk_is_stated:
+            # And so is whether the usual limit of a disk can be held there.
+            del policy["limits"]["disk"]
         return {
             "form": _FORM,
             "name": self.name,

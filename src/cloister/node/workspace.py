@@ -9,8 +9,9 @@ import secrets
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
-from cloister.errors import AlreadyExists, CannotEnforce, NotFound, RequestError
-from cloister.model import Limits, SandboxId, VolumeMode, quote
+from cloister.errors import AlreadyExists, NotFound, RequestError
+from cloister.model import SandboxId, VolumeMode, quote
+from cloister.node.holding import as_held
 from cloister.node.stock import open_store
 from cloister.policy import ImageRoot, Policy, Storage, read_policy
 from cloister.runtime.ground import Ground, GroundDisk, GroundVolume
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
 
 # What was forked once is forked again; but not while the first command of this one is waited for.
 _PREPARE_AFTER_S = 0.05
-_DEFAULT_INODES = Limits().inodes
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,8 @@ class Workspace:
         cls, id: SandboxId, policy: Policy, keep: str | None, base: Snapshot | None
     ) -> Self:
         """Find or make all of it. Nothing is left behind if this raises."""
-        workspace = cls(await open_store(), id, policy)
+        store = await open_store()
+        workspace = cls(store, id, as_held(policy, store))
         opening = asyncio.ensure_future(asyncio.to_thread(workspace._open, keep, base))
         try:
             await asyncio.shield(opening)
@@ -143,15 +144,10 @@ class Workspace:
     def _policy_text(self) -> str:
         return json.dumps(self._policy.as_dict(), sort_keys=True)
 
-    def require_countable(self, policy: Policy) -> None:
-        """Refuse a number of files that was asked for and that no disk of the store counts."""
-        if self.disk is not None and policy.limits.inodes != _DEFAULT_INODES:
-            raise CannotEnforce(
-                f"the limit of {policy.limits.inodes} files cannot be enforced",
-                limit="inodes",
-                why="a disk of the store counts bytes, those of names included, and not files",
-                enable='leave inodes out, or set storage = "memory"',
-            )
+    @property
+    def policy(self) -> Policy:
+        """What it was made for, as the store can hold it."""
+        return self._policy
 
     def require_same_root(self, policy: Policy) -> None:
         """Refuse to show what was written above one root above another."""

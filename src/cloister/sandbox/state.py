@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from cloister.errors import CloisterError, RequestError, Unsupported
 from cloister.model import Profile, Result, quote
-from cloister.node import Occasion, Workspace
+from cloister.node import Occasion, Workspace, as_held, require_countable
 from cloister.policy import History, ImageRoot, LedgerMode, Policy, Storage
 from cloister.sandbox.templated import find_template, launch, template_policy
 
@@ -120,10 +120,11 @@ class State:
         workspace = await Workspace.open(sandbox.id, made, wanted.keep, wanted.base)
         self._workspace = workspace
         if workspace.kept_policy is None:
-            policy = made
+            policy = workspace.policy
         elif wanted.policy is None:
             policy = workspace.kept_policy.replace(**wanted.changes)
-        workspace.require_countable(policy)
+        policy = as_held(policy, workspace.store)
+        require_countable(policy, workspace.store)
         workspace.require_same_root(policy)
         image = workspace.image
         if image is None:

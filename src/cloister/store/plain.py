@@ -16,8 +16,8 @@ from cloister.store.tree_removal import remove_tree
 from cloister.store.tree_size import tree_sizes
 
 NO_QUOTA = (
-    "this filesystem cannot stop a writer at a number of bytes; run `cloister setup storage` as "
-    'root, or ask for disk = "unlimited"'
+    "plain directories cannot stop a writer at a number of bytes; leave the limit out (or say "
+    '"unlimited"), or run `cloister setup storage` as root first'
 )
 
 
