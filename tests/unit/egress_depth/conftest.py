@@ -46,7 +46,7 @@ class Issued:
     bundle: str
 
 
-def issue(place: Path, names: tuple[str, ...], days: int = 1) -> Issued:
+def issue_certificate(place: Path, names: tuple[str, ...], days: int = 1) -> Issued:
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "tests")])
     now = datetime.datetime.now(datetime.UTC)
@@ -73,7 +73,7 @@ def issue(place: Path, names: tuple[str, ...], days: int = 1) -> Issued:
 
 @pytest.fixture(scope="session")
 def issued(tmp_path_factory: pytest.TempPathFactory) -> Issued:
-    return issue(tmp_path_factory.mktemp("issued"), NAMES)
+    return issue_certificate(tmp_path_factory.mktemp("issued"), NAMES)
 
 
 @dataclass
@@ -319,7 +319,7 @@ def opened(issued: Issued) -> Open:
             yield Doors(http.getsockname()[1], ours, ward, trusted)
         finally:
             intake.close()
-            for _ in range(4):
+            for _ in range(20):
                 await asyncio.sleep(0)
             upstream.close()
             pipes.close()
@@ -327,3 +327,97 @@ def opened(issued: Issued) -> Open:
                 each.close()
 
     return open_doors
+
+
+@pytest.fixture
+def issue() -> Callable[..., Issued]:
+    return issue_certificate
+
+
+@pytest.fixture
+def speaking_h2() -> Speak:
+    return speak_h2
+
+
+def all_of(port: int) -> list[dict[str, Any]]:
+    """A rule that lets everything be sent to a host, and has it read."""
+    return [
+        {"name": "shut", "host": f"web.test:{port}", "paths": ["/shut/**"], "effect": "deny"},
+        {"name": "all", "host": f"web.test:{port}", "record": True, "effect": "allow"},
+    ]
+
+
+class Client:
+    """A client of HTTP/2 that waits for the whole of each answer."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader, self.writer = reader, writer
+        config = h2.config.H2Configuration(
+            client_side=True, validate_outbound_headers=False, normalize_outbound_headers=False
+        )
+        self.http = h2.connection.H2Connection(config)
+        self.http.initiate_connection()
+        self.answers: dict[int, dict[str, str]] = {}
+        self.bodies: dict[int, bytes] = {}
+        self.over: set[int] = set()
+        self.reset: set[int] = set()
+        self.gone = False
+
+    def ask(self, *headers: tuple[str, str], body: bytes | None = None) -> int:
+        number = self.http.get_next_available_stream_id()
+        self.http.send_headers(number, list(headers), end_stream=body is None)
+        if body is not None:
+            self.http.send_data(number, body, end_stream=True)
+        self.bodies[number] = b""
+        return number
+
+    async def wait(self, *numbers: int) -> None:
+        self.writer.write(self.http.data_to_send())
+        async with asyncio.timeout(5):
+            while not self.gone and not set(numbers) <= self.over | self.reset:
+                try:
+                    data = await self.reader.read(65_536)
+                except ConnectionError:
+                    data = b""
+                self.gone = not data
+                for event in self.http.receive_data(data) if data else ():
+                    self._take(event)
+                self.writer.write(self.http.data_to_send())
+
+    def _take(self, event: Any) -> None:
+        if isinstance(event, h2.events.ResponseReceived | h2.events.TrailersReceived):
+            found = {k.decode(): v.decode() for k, v in event.headers}
+            self.answers.setdefault(event.stream_id, {}).update(found)
+        elif isinstance(event, h2.events.DataReceived):
+            self.bodies[event.stream_id] += event.data
+            self.http.acknowledge_received_data(event.flow_controlled_length, event.stream_id)
+        elif isinstance(event, h2.events.StreamEnded):
+            self.over.add(event.stream_id)
+        elif isinstance(event, h2.events.StreamReset):
+            self.reset.add(event.stream_id)
+        elif isinstance(event, h2.events.ConnectionTerminated):
+            self.gone = True
+
+
+def get_of(port: int, path: str, method: str = "GET") -> list[tuple[str, str]]:
+    return [
+        (":method", method),
+        (":scheme", "https"),
+        (":authority", f"web.test:{port}"),
+        (":path", path),
+    ]
+
+
+@pytest.fixture
+def anything() -> Callable[[int], list[dict[str, Any]]]:
+    return all_of
+
+
+@pytest.fixture
+def get() -> Callable[..., list[tuple[str, str]]]:
+    return get_of
+
+
+@pytest.fixture
+def client_of() -> type[Client]:
+    return Client

@@ -36,6 +36,8 @@ class Half:
         self.number = number
         self.headers: Headers | None = None
         self.trailers: Headers = []
+        # Said when its head came: it may have come to its end in the same breath.
+        self.has_body = False
         self.is_over = False
         self.broken: str | None = None
         # Each with what it takes of the window, which is given back when it has been passed on.
@@ -121,7 +123,8 @@ class H2Link:
             case h2.events.RequestReceived():
                 half = self.halves[event.stream_id] = Half(event.stream_id)
                 half.headers = list(event.headers)
-                half.is_over = event.stream_ended is not None
+                half.has_body = event.stream_ended is None
+                half.is_over = not half.has_body
                 if self.on_request is not None:
                     await self.on_request(half)
             case h2.events.ResponseReceived() if event.stream_id in self.halves:

@@ -59,7 +59,7 @@ class NearH2:
             method=method,
             target=target,
             headers=_with_one_cookie(passed_on(plain, of_request=True)),
-            has_body=not self._half.is_over,
+            has_body=self._half.has_body,
             length=int(lengths[0]) if lengths and lengths[0].isdigit() else None,
         )
 
