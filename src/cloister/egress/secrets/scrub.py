@@ -78,7 +78,7 @@ class Scrubber:
         if self._masked:
             spans.insert(0, (0, self._masked))
         self._held = data[cut:]
-        self._masked = max((end - cut for start, end in spans if start < cut < end), default=0)
+        self._masked = max((end - cut for start, end in spans if start <= cut < end), default=0)
         if not spans:
             return data[:cut]
         return _mask(data, spans)[:cut]
