@@ -22,6 +22,7 @@ from cloister.sandbox import sandbox as asynchronous
 
 if TYPE_CHECKING:
     from cloister.model.changes import Change
+    from cloister.sandbox.approving import Approve
     from cloister.store import Snapshot
 
 
@@ -46,6 +47,7 @@ class Sandbox:
         image: str | None = None,
         egress: Egress | Sequence[str] | None = None,
         secrets: Mapping[str, Any] | Sequence[SecretBinding] | None = None,
+        approve: Approve | None = None,
         volumes: Sequence[VolumeMount | str] | None = None,
         storage: Storage | str | None = None,
         history: History | str | None = None,
@@ -68,6 +70,7 @@ class Sandbox:
                 image=image,
                 egress=egress,
                 secrets=secrets,
+                approve=approve,
                 volumes=volumes,
                 storage=storage,
                 history=history,

@@ -26,7 +26,7 @@ from cloister.image.manifest import machine_platform
 from cloister.model import quote
 from cloister.node import open_store
 from cloister.policy import Policy
-from cloister.policy.policy import nearest
+from cloister.policy.fields import nearest
 from cloister.store import Store
 from cloister.store.changes.tar_header import trailer
 

@@ -12,7 +12,7 @@ from cloister.errors import PolicyError, RequestError
 from cloister.model import parse_command, parse_duration, parse_name, quote
 from cloister.node.templates import Ready
 from cloister.policy import MAXIMUM_POLICY_BYTES, Policy, read_policy
-from cloister.policy.policy import nearest
+from cloister.policy.fields import nearest
 
 _KEYS = ("name", "image", "dockerfile", "context", "steps", "start", "ready", "policy", "limits")
 _READY_KEYS = ("command", "port", "timeout")

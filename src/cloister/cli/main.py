@@ -19,7 +19,10 @@ class Commands(LazyGroup):
 
     where: ClassVar[Mapping[str, str]] = {
         "apply": "cloister.cli.apply:apply",
+        "approvals": "cloister.cli.approvals:approvals",
+        "approve": "cloister.cli.approvals:approve",
         "completion": "cloister.cli.completion:completion",
+        "deny": "cloister.cli.approvals:deny",
         "df": "cloister.cli.gc:df",
         "diff": "cloister.cli.diff:diff",
         "doctor": "cloister.cli.doctor:doctor",

@@ -54,7 +54,7 @@ class Passage:
     async def aim(self, name: str, port: int) -> None:
         """Note where it is meant to go, and refuse it unless a rule allows that."""
         self.name, self.port = name, port
-        self._verdict = await self.ward.permit(name, port)
+        self._verdict = await self.ward.permit(name, port, self.caller.sock)
         self._reads_requests = self.ward.reads_requests(name, port)
 
     @property

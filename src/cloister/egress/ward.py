@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import socket
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from cloister.egress.asking import Asking
 from cloister.egress.book import NETWORK, Book
 from cloister.egress.bounds import Bounds
 from cloister.egress.pipes import Pipes
+from cloister.egress.presence import while_present
 from cloister.egress.refusal import Refusal
 from cloister.egress.reports import Reports
 from cloister.egress.secrets.bound import Secrets
@@ -99,14 +101,18 @@ class Ward:
             raise Refusal(f"{address} was never given for a name")
         return name
 
-    async def permit(self, name: str, port: int) -> Verdict:
-        """Decide on a connection, and ask where a rule says so; raises Refusal unless allowed."""
+    async def permit(self, name: str, port: int, caller: socket.socket) -> Verdict:
+        """Decide on a connection, and ask where a rule says so; raises Refusal unless allowed.
+
+        What waits for an answer does so while `caller` is there.
+        """
         if self.depth is None and self.policy.needs_depth(name, port):
             # Fail closed: a rule on requests is worth nothing where nobody reads them.
             raise Refusal(f"the rules for {name} are on its requests, which are not read here")
         verdict = self.judge(Connect(name, port))
         if verdict.effect is Effect.ASK:
-            return await self.ask_for(Question("connection", verdict.rule, name, port))
+            question = Question("connection", verdict.rule, name, port)
+            return await while_present(caller, self.ask_for(question))
         if verdict.effect is Effect.DENY:
             raise Refusal(verdict.reason, verdict.rule)
         return verdict

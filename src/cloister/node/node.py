@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from cloister.errors import CloisterError, HostError
 from cloister.model import SandboxId
+from cloister.node.approval_queue import ApprovalQueue
 from cloister.node.gateway import GatewayKeeper
 from cloister.node.held_questions import Ask
 from cloister.node.records import Record, write_record
@@ -56,6 +57,7 @@ class Node:
         # Another process: it holds secrets, and has more to do and to load than most need.
         self.depth_gateway = GatewayKeeper(beside=self.gateway)
         self._shown: dict[SandboxId, list[Path]] = {}
+        self.approvals = ApprovalQueue()
         self._records: dict[SandboxId, Path] = {}
         self._recording: dict[SandboxId, asyncio.TimerHandle] = {}
         self._keeper: AsyncGenerator[None, None] | None = None

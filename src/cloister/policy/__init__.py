@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from cloister.policy.approvals import Approvals, Gates
 from cloister.policy.budget import Budget
 from cloister.policy.destinations import Connect, Destination
 from cloister.policy.effect import Effect
@@ -22,16 +23,13 @@ from cloister.policy.judge import (
 from cloister.policy.load import load_policy
 from cloister.policy.parse import MAXIMUM_POLICY_BYTES, parse_policy, read_policy, schema
 from cloister.policy.policy import (
-    DirectoryRoot,
     History,
-    HostRoot,
-    ImageRoot,
     LedgerMode,
     Policy,
-    Root,
     SecondLayer,
     Storage,
 )
+from cloister.policy.roots import DirectoryRoot, HostRoot, ImageRoot, Root
 from cloister.policy.secrets import Place, SecretBinding, Source
 from cloister.policy.trust import (
     STRENGTHS,
@@ -48,6 +46,7 @@ __all__ = [
     "MAXIMUM_POLICY_BYTES",
     "STRENGTHS",
     "TABLE_VARIABLE",
+    "Approvals",
     "Budget",
     "Connect",
     "Destination",
@@ -56,6 +55,7 @@ __all__ = [
     "Egress",
     "EgressRule",
     "Exec",
+    "Gates",
     "Grant",
     "History",
     "HostRoot",

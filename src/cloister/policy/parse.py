@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -27,24 +27,20 @@ from cloister.model import (
     parse_volume_mode,
     quote,
 )
+from cloister.policy.approvals import APPROVALS_KEYS, GATE_KEYS, Approvals, Gates
+from cloister.policy.fields import nearest, parse_choice, parse_hostname
 from cloister.policy.locate import KeyPath, locate_keys
 from cloister.policy.places import Places, dotted
 from cloister.policy.policy import (
-    DirectoryRoot,
     History,
-    HostRoot,
-    ImageRoot,
     LedgerMode,
     Policy,
-    Root,
     SecondLayer,
     Storage,
-    nearest,
-    parse_choice,
-    parse_hostname,
 )
 from cloister.policy.read_egress import EGRESS_SCHEMA, read_egress
 from cloister.policy.read_secrets import SECRETS_SCHEMA, read_secrets
+from cloister.policy.roots import DirectoryRoot, HostRoot, ImageRoot, Root
 from cloister.policy.trust import Requirement, RuntimeName
 
 MAXIMUM_POLICY_BYTES = 2**20
@@ -54,6 +50,7 @@ _PLAIN_KEYS = (
     *("storage", "history", "ledger"),
 )
 _TOP_KEYS = (*_PLAIN_KEYS, "root", "limits", "env", "mount", "volume", "egress", "secrets")
+_TABLES = {"approvals": (APPROVALS_KEYS, Approvals), "gates": (GATE_KEYS, Gates)}
 # The key that says more of each kind of root.
 _ROOT_KINDS = {"host": "extra", "directory": "path", "image": "image"}
 _ROOT_KEYS = ("kind", "path", "extra", "image")
@@ -72,6 +69,7 @@ def schema() -> tuple[str, ...]:
         *(f"volume.{key}" for key in _VOLUME_KEYS),
         *EGRESS_SCHEMA,
         *SECRETS_SCHEMA,
+        *(f"{name}.{key}" for name, (keys, _) in _TABLES.items() for key in keys),
     )
 
 
@@ -166,7 +164,7 @@ class _Reader:
         self._targets: set[str] = set()
 
     def read(self, table: Mapping[str, Any]) -> Policy:
-        self._places.refuse_unknown((), table, _TOP_KEYS)
+        self._places.refuse_unknown((), table, (*_TOP_KEYS, *_TABLES))
         fields: dict[str, Any] = {
             "limits": self._read_limits(self._places.table((), table, "limits")),
             "env": self._read_env(self._places.table((), table, "env")),
@@ -179,6 +177,9 @@ class _Reader:
         if "secrets" in table:
             secrets = self._places.table((), table, "secrets")
             fields["secrets"] = read_secrets(self._places, secrets, self._directory)
+        for name, (keys, make) in _TABLES.items():
+            if name in table:
+                fields[name] = self._read_flat(name, keys, make, table)
         if "root" in table:
             fields["root"] = self._read_root(self._places.table((), table, "root"))
         for name in _PLAIN_KEYS:
@@ -191,6 +192,16 @@ class _Reader:
             # Each field was read by itself; what is left to go wrong is one not fitting another.
             path = tuple(error.place.removeprefix("policy ").split("."))
             raise self._places.error(path, error.message, error.nearest) from error
+
+    def _read_flat(
+        self, name: str, keys: Sequence[str], make: Callable[..., Any], whole: Mapping[str, Any]
+    ) -> object:
+        table = self._places.table((), whole, name)
+        self._places.refuse_unknown((name,), table, keys)
+        for key, value in table.items():
+            with self._places.at((name, key)):
+                make(**{key: value})
+        return make(**table)
 
     def _read_limits(self, table: Mapping[str, Any]) -> Limits:
         self._places.refuse_unknown(("limits",), table, LIMIT_NAMES)

@@ -9,8 +9,8 @@ from typing import Any
 
 from cloister.errors import PolicyError, RequestError
 from cloister.model import quote
+from cloister.policy.fields import nearest
 from cloister.policy.locate import KeyPath
-from cloister.policy.policy import nearest
 
 
 class Places:

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import json
-import os
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from pathlib import Path
 from typing import Any, TypeVar
 
-from cloister.errors import PolicyError, RequestError
+from cloister.errors import PolicyError
 from cloister.model import (
     NAMED_USERS,
     Environment,
@@ -23,20 +19,15 @@ from cloister.model import (
     Trust,
     User,
     VolumeMount,
-    parse_absolute_path,
-    parse_target,
     parse_user,
     quote,
 )
+from cloister.policy.approvals import Approvals, Gates
 from cloister.policy.egress import Egress
+from cloister.policy.fields import instance, nearest, parse_choice, parse_hostname, placed, wrong
+from cloister.policy.roots import HostRoot, ImageRoot, Root
 from cloister.policy.secrets import SecretBinding, parse_secrets
 from cloister.policy.trust import Requirement, RuntimeName, WallWanted
-
-# One label of a host name (RFC 1123); a dot would make programs look for a domain there is none of.
-_HOSTNAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?")
-
-# A registry, a repository, a tag and a digest are all ASCII; whether it is there is asked later.
-_REFERENCE = re.compile(r"(?![-/])[!-~]{1,255}")
 
 
 class SecondLayer(StrEnum):
@@ -68,56 +59,6 @@ class LedgerMode(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, init=False)
-class HostRoot:
-    """The host's own programs, read-only; `extra` names further host directories to show."""
-
-    extra: tuple[str, ...]
-
-    def __init__(self, extra: Iterable[str] = ()) -> None:
-        if isinstance(extra, str):
-            raise _wrong("root.extra", f"is {quote(extra)}; write a list of paths")
-        parsed = tuple(_placed("root.extra", parse_target, path, "path") for path in extra)
-        object.__setattr__(self, "extra", parsed)
-
-
-@dataclass(frozen=True, slots=True, init=False)
-class DirectoryRoot:
-    """Any directory as root filesystem, read-only below the sandbox's own writable layer."""
-
-    path: Path
-
-    def __init__(self, path: str | os.PathLike[str]) -> None:
-        text = _placed("root.path", parse_absolute_path, path, "path")
-        # The host's own root would show its secrets, however its path is spelt.
-        if ".." in text.split("/") or not text.strip("/.") or "/./" in f"{text}/":
-            raise _wrong(
-                "root.path",
-                f'is {quote(text)}; name a directory other than / and without "." or ".."; '
-                'for the host\'s own programs use kind = "host"',
-            )
-        object.__setattr__(self, "path", Path(text))
-
-
-@dataclass(frozen=True, slots=True, init=False)
-class ImageRoot:
-    """An image by its name, read-only below the sandbox's own writable layer."""
-
-    reference: str
-
-    def __init__(self, reference: str) -> None:
-        if not isinstance(reference, str) or _REFERENCE.fullmatch(reference) is None:
-            raise _wrong(
-                "root.image",
-                f"is {quote(reference)}; write 1 to 255 printable ASCII characters "
-                'without spaces, the first not "-" or "/"',
-            )
-        object.__setattr__(self, "reference", reference)
-
-
-Root = HostRoot | DirectoryRoot | ImageRoot
-
-
-@dataclass(frozen=True, slots=True, init=False)
 class Policy:
     """What one sandbox is and may do; whatever it does not allow is denied."""
 
@@ -138,6 +79,8 @@ class Policy:
     volumes: tuple[VolumeMount, ...]
     egress: Egress | None
     secrets: tuple[SecretBinding, ...]
+    approvals: Approvals
+    gates: Gates
     ledger: LedgerMode
     # Whether each was asked for, or follows from the rest; the meaning is the same.
     storage_is_stated: bool = field(compare=False, repr=False)
@@ -162,6 +105,8 @@ class Policy:
         volumes: Iterable[VolumeMount] = (),
         egress: Egress | Iterable[str] | None = None,
         secrets: Mapping[str, Any] | Iterable[SecretBinding] = (),
+        approvals: Approvals | None = None,
+        gates: Gates | None = None,
         ledger: LedgerMode | str | None = None,
     ) -> None:
         # A history is of snapshots, and only a disk has those.
@@ -172,20 +117,22 @@ class Policy:
             "runtime": None if runtime is None else parse_choice("runtime", RuntimeName, runtime),
             "require": None if require is None else parse_choice("require", Requirement, require),
             "profile": parse_choice("profile", Profile, profile),
-            "limits": _instance("limits", Limits, Limits() if limits is None else limits),
+            "limits": instance("limits", Limits, Limits() if limits is None else limits),
             "mounts": _parse_shown("mounts", Mount, mounts),
-            "env": env if isinstance(env, Environment) else _placed("env", Environment, env),
-            "root": _instance("root", Root, HostRoot() if root is None else root),
+            "env": env if isinstance(env, Environment) else placed("env", Environment, env),
+            "root": instance("root", Root, HostRoot() if root is None else root),
             "hostname": parse_hostname(hostname),
             "second_layer": parse_choice("second_layer", SecondLayer, second_layer),
-            "user": None if user is None else _placed("user", parse_user, user),
+            "user": None if user is None else placed("user", parse_user, user),
             "storage": default if storage is None else parse_choice("storage", Storage, storage),
             "history": parsed_history,
             "volumes": _parse_shown("volumes", VolumeMount, volumes),
             "egress": egress
             if egress is None or isinstance(egress, Egress)
-            else _placed("egress.allow", Egress, egress),
-            "secrets": _placed("secrets", parse_secrets, secrets),
+            else placed("egress.allow", Egress, egress),
+            "secrets": placed("secrets", parse_secrets, secrets),
+            "approvals": instance("approvals", Approvals, approvals or Approvals()),
+            "gates": instance("gates", Gates, gates or Gates()),
             "ledger": _usual_ledger(egress)
             if ledger is None
             else parse_choice("ledger", LedgerMode, ledger),
@@ -199,19 +146,19 @@ class Policy:
     def _require_fit(self) -> None:
         """Refuse fields that are right by themselves and not together."""
         if 0 in self.run_as and self.profile is not Profile.ROOT:
-            raise _wrong("user", 'is root or in its group; set profile = "root" for that')
+            raise wrong("user", 'is root or in its group; set profile = "root" for that')
         _require_free({mount.target for mount in self.mounts}, "volumes", self.volumes)
         self._require_secrets_fit()
         if self.storage is not Storage.MEMORY:
             return
         if self.history is not History.NONE:
-            raise _wrong(
+            raise wrong(
                 "history",
                 f'is "{self.history.value}" and storage is "memory", of which there are no '
                 'snapshots; set storage = "disk" or history = "none"',
             )
         if self.limits.disk is None:
-            raise _wrong(
+            raise wrong(
                 "limits.disk",
                 'is "unlimited" and storage is "memory", where files could fill the memory of '
                 'the host; write a size or set storage = "disk"',
@@ -220,10 +167,10 @@ class Policy:
     def _require_secrets_fit(self) -> None:
         for secret in self.secrets:
             if secret.name in self.env:
-                raise _wrong(f"secrets.{secret.name}", "is also in env; keep one of them")
+                raise wrong(f"secrets.{secret.name}", "is also in env; keep one of them")
             for host in secret.hosts:
                 if self.egress is None or not self.egress.reaches(host):
-                    raise _wrong(
+                    raise wrong(
                         f"secrets.{secret.name}.hosts",
                         f"has {host}, which egress does not let anything reach; "
                         "add it to egress.allow or to a rule",
@@ -301,11 +248,9 @@ class Policy:
                 for m in self.mounts
             ],
             **({} if self.egress is None else {"egress": self.egress.as_dict()}),
-            **(
-                {"secrets": {secret.name: secret.as_dict() for secret in self.secrets}}
-                if self.secrets
-                else {}
-            ),
+            **_stated("secrets", {secret.name: secret.as_dict() for secret in self.secrets}),
+            **_stated("approvals", self.approvals.as_dict()),
+            **_stated("gates", self.gates.as_dict()),
             "volume": [
                 {"name": v.name, "target": v.target, "mode": v.mode.value} for v in self.volumes
             ],
@@ -322,43 +267,18 @@ def _usual_ledger(egress: object) -> LedgerMode:
     return LedgerMode.OFF if egress is None else LedgerMode.ON
 
 
-def nearest(name: str, valid: Iterable[str]) -> str | None:
-    """Return the valid name most like the given one, if any is like it."""
-    # difflib's time grows with the product of the lengths, and no valid name is long.
-    found = difflib.get_close_matches(name[:64], list(valid), 1, 0.5)
-    return found[0] if found else None
+def _stated(name: str, table: Mapping[str, Any]) -> dict[str, Any]:
+    # What is as it was before there was such a table keeps the digest it had.
+    return {name: table} if table else {}
 
 
-_Choice = TypeVar("_Choice", bound=StrEnum)
 _Shown = TypeVar("_Shown", Mount, VolumeMount)
-
-
-def parse_choice(field: str, kind: type[_Choice], value: object) -> _Choice:
-    """Return the member of that value, or say which values there are."""
-    names = [member.value for member in kind]
-    if isinstance(value, str) and value in names:
-        return kind(value)
-    raise PolicyError(
-        f"{field} is {quote(value)}; it may be {', '.join(names)}",
-        place=f"policy {field}",
-        nearest=nearest(value, names) if isinstance(value, str) else None,
-    )
-
-
-def parse_hostname(value: object) -> str:
-    """Return a host name of one label."""
-    if not isinstance(value, str) or _HOSTNAME.fullmatch(value) is None:
-        raise _wrong(
-            "hostname",
-            f"is {quote(value)}; write 1 to 63 letters, digits and inner hyphens",
-        )
-    return value
 
 
 def _parse_shown(field: str, kind: type[_Shown], values: object) -> tuple[_Shown, ...]:
     if not isinstance(values, Iterable):
-        raise _wrong(field, f"is {quote(values)}; write a list of {kind.__name__}")
-    parsed = tuple(_instance(field, kind, value) for value in values)
+        raise wrong(field, f"is {quote(values)}; write a list of {kind.__name__}")
+    parsed = tuple(instance(field, kind, value) for value in values)
     _require_free(set(), field, parsed)
     return parsed
 
@@ -366,23 +286,5 @@ def _parse_shown(field: str, kind: type[_Shown], values: object) -> tuple[_Shown
 def _require_free(taken: set[str], field: str, shown: Iterable[Mount | VolumeMount]) -> None:
     for each in shown:
         if each.target in taken:
-            raise _wrong(field, f"has {quote(each.target)} as target twice; keep one of them")
+            raise wrong(field, f"has {quote(each.target)} as target twice; keep one of them")
         taken.add(each.target)
-
-
-def _instance(field: str, kind: Any, value: Any) -> Any:
-    if not isinstance(value, kind):
-        name = getattr(kind, "__name__", "HostRoot, DirectoryRoot or ImageRoot")
-        raise _wrong(field, f"is {quote(value)}; write a {name}")
-    return value
-
-
-def _placed(field: str, parse: Any, *arguments: Any) -> Any:
-    try:
-        return parse(*arguments)
-    except RequestError as error:
-        raise PolicyError(str(error), place=f"policy {field}") from error
-
-
-def _wrong(field: str, message: str) -> PolicyError:
-    return PolicyError(f"{field} {message}", place=f"policy {field}")

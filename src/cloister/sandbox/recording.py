@@ -34,6 +34,7 @@ from cloister.policy import Policy, Verdict
 from cloister.runtime.base import Guest
 from cloister.runtime.plan import Plan
 from cloister.sandbox.process import Command
+from cloister.sandbox.recorded_approvals import RecordedApprovals
 from cloister.sandbox.recorded_processes import Processes
 from cloister.sandbox.recorded_traffic import UNSEEN as UNREAD
 from cloister.sandbox.recorded_traffic import Crossings
@@ -83,6 +84,7 @@ class Recording:
         self._base = base
         self._processes = Processes(ledger)
         self.crossings = Crossings(ledger)
+        self.approvals = RecordedApprovals(ledger)
         self._life: Span | None = None
         self._has_launched = False
         self._settling: asyncio.Task[None] | None = None

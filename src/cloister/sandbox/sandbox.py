@@ -6,7 +6,7 @@ import asyncio
 import os
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from cloister.errors import (
     CloisterError,
@@ -31,7 +31,6 @@ from cloister.model import (
     parse_bytes,
     parse_command,
     parse_cwd,
-    parse_duration,
     parse_name,
     quote,
 )
@@ -53,6 +52,9 @@ from cloister.sandbox.span import Span
 from cloister.sandbox.state import State, Wanted
 from cloister.sandbox.stateful import Stateful
 from cloister.sandbox.surroundings import Surroundings
+
+if TYPE_CHECKING:
+    from cloister.sandbox.approving import Approve
 
 WORKSPACE = "/workspace"
 _DEFAULT_POLICY = Policy()
@@ -79,6 +81,7 @@ class Sandbox(Stateful, Permitting, Observed):
         image: str | None = None,
         egress: Egress | Sequence[str] | None = None,
         secrets: Mapping[str, Any] | Sequence[SecretBinding] | None = None,
+        approve: Approve | None = None,
         volumes: Sequence[VolumeMount | str] | None = None,
         storage: Storage | str | None = None,
         history: History | str | None = None,
@@ -111,7 +114,7 @@ class Sandbox(Stateful, Permitting, Observed):
         self.label = label
         self.files = Files(self)
         kept = None if keep is None else parse_name(keep, "keep")
-        wanted = Wanted(policy, given, kept, template=template)
+        wanted = Wanted(policy, given, kept, template=template, approve=approve)
         self._state = State(self, wanted)
         self._traffic = TrafficLog()
         self._provided = Provided()
@@ -215,6 +218,7 @@ class Sandbox(Stateful, Permitting, Observed):
                 ground=ground,
                 traffic=self._traffic,
                 provisions=provisions,
+                ask=self._state.ask,
             )
         except CloisterError as error:
             if self._span.begun:
@@ -262,7 +266,7 @@ class Sandbox(Stateful, Permitting, Observed):
         if data is not None and not isinstance(data, bytes | bytearray | memoryview):
             raise RequestError(f"stdin is {quote(stdin)}; write text or bytes")
         kept_bytes = self.policy.limits.output if output is None else parse_bytes(output, "output")
-        timeout_s = self._timeout(timeout)
+        timeout_s = self._span.timeout(timeout)
         if self._state.stands_still:
             await self.wait_until_moving()
         process = self._process(command, cwd, env, user, None, stdin=data is not None)
@@ -306,7 +310,7 @@ class Sandbox(Stateful, Permitting, Observed):
         size = (24, 80) if pty is True else (pty or None)
         if size is not None:
             require_terminal_size(size)
-        timeout_s = self._timeout(timeout)
+        timeout_s = self._span.timeout(timeout)
         await self.wait_until_moving()
         process = self._process(command, cwd, env, user, size, stdin=stdin)
         self.enter()
@@ -339,11 +343,6 @@ class Sandbox(Stateful, Permitting, Observed):
         details = Command(argv, packed, where, who, pty, stdin)
         record = None if self.recording is None else self._state.record_process
         return Process(self.link, details, self._accounts.why, self._lost, record)
-
-    def _timeout(self, timeout: float | str | None) -> float | None:
-        if timeout is None:
-            return self.policy.limits.wall
-        return None if timeout == UNLIMITED else parse_duration(timeout, "timeout")
 
     async def dial(self, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         """Connect to a TCP port inside and return the two ends of the connection."""

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 
 from cloister.errors import LimitName
-from cloister.model import Limits
+from cloister.model import UNLIMITED, Limits, parse_duration
 
 
 class Span:
@@ -62,3 +62,9 @@ class Span:
 
     def _later(self, seconds: float, limit: LimitName) -> asyncio.TimerHandle:
         return asyncio.get_running_loop().call_later(seconds, self._on_end, limit)
+
+    def timeout(self, timeout: float | str | None) -> float | None:
+        """Return how long a process may take, of which somebody said so much, or nothing."""
+        if timeout is None:
+            return self._limits.wall
+        return None if timeout == UNLIMITED else parse_duration(timeout, "timeout")

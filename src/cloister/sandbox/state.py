@@ -13,14 +13,16 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from cloister.errors import CloisterError, RequestError, Unsupported
 from cloister.model import Profile, Result, quote
-from cloister.node import Occasion, Workspace, as_held, require_countable
+from cloister.node import Node, Occasion, Workspace, as_held, require_countable
 from cloister.policy import History, ImageRoot, LedgerMode, Policy, Storage
 from cloister.sandbox.templated import find_template, launch, template_policy
 
 if TYPE_CHECKING:
     from cloister.image import Image
+    from cloister.model.approvals import Answer, Question
     from cloister.node.control_listener import Listener
     from cloister.node.templates import TemplateRecord
+    from cloister.sandbox.approving import Approve, Desk
     from cloister.sandbox.process import Command
     from cloister.sandbox.recording import Recording
     from cloister.sandbox.sandbox import Sandbox
@@ -41,6 +43,7 @@ class Wanted:
     keep: str | None
     base: Snapshot | None = None
     template: str | None = None
+    approve: Approve | None = None
 
 
 class State:
@@ -56,6 +59,7 @@ class State:
         self._paused = False
         self._came_up = False
         self._template: TemplateRecord | None = None
+        self._desk: Desk | None = None
         self.recording: Recording | None = None
 
     @property
@@ -153,6 +157,26 @@ class State:
             image=None if image is None else image.digest,
             base=self._wanted.base,
         )
+
+    async def ask(self, question: Question) -> Answer:
+        """Have something answered by a person, as its policy says."""
+        if self._desk is None:
+            # Imported when needed: most sandboxes never ask.
+            from cloister.sandbox.approving import Desk
+
+            has_disk = self._workspace is not None and self._workspace.disk is not None
+            self._desk = Desk(
+                self.keep or self._sandbox.id,
+                self._sandbox.policy.approvals,
+                Node.current().approvals,
+                approve=self._wanted.approve,
+                record=None if self.recording is None else self.recording.approvals,
+                snapshot=self._snapshot_before if has_disk else None,
+            )
+        return await self._desk.ask(question)
+
+    async def _snapshot_before(self) -> str:
+        return (await self.snapshot(None)).id
 
     def record_process(self, command: Command) -> Callable[[Result | CloisterError], None]:
         """Write that a caller starts a process; return what is to be told how it ended."""
