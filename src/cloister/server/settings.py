@@ -12,7 +12,7 @@ from typing import Any
 
 from cloister.errors import NotFound, RequestError
 from cloister.model import UNLIMITED, parse_bytes, parse_cpus, parse_duration, quote
-from cloister.policy.policy import nearest
+from cloister.policy.fields import nearest
 from cloister.runtime.namespace.instance import runtime_directory
 from cloister.server.tenancy import TenantName, parse_tenant
 from cloister.store.place import state_directory
