@@ -1,0 +1,114 @@
+"""The endpoints of port 49983: files over HTTP, and processes and files over Connect."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable
+from functools import partial
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from cloister.e2b import file_calls, process_calls
+from cloister.e2b.answers import answering, empty_answer, error_answer, json_answer
+from cloister.e2b.box import Box
+from cloister.e2b.connect import Message, answer_unary
+from cloister.e2b.file_routes import download, upload
+from cloister.e2b.measured import measure
+from cloister.e2b.people import Person, find_person, named_in
+from cloister.e2b.refusal import CallRefused
+from cloister.e2b.signature import claim_in
+
+PORT = 49983
+# What these endpoints behave like; SDKs turn features on and off by it.
+VERSION = "0.6.13"
+
+_PROCESS_CALLS: dict[str, Callable[[Box, Message], Awaitable[Message]]] = {
+    "/process.Process/List": process_calls.list_all,
+    "/process.Process/SendInput": process_calls.send_input,
+    "/process.Process/SendSignal": process_calls.send_signal,
+    "/process.Process/Update": process_calls.update,
+    "/process.Process/CloseStdin": process_calls.close_stdin,
+}
+_FILE_CALLS: dict[str, Callable[[Box, Message, Person], Awaitable[Message]]] = {
+    "/filesystem.Filesystem/Stat": file_calls.stat,
+    "/filesystem.Filesystem/MakeDir": file_calls.make_dir,
+    "/filesystem.Filesystem/Move": file_calls.move,
+    "/filesystem.Filesystem/ListDir": file_calls.list_dir,
+    "/filesystem.Filesystem/Remove": file_calls.remove,
+    "/filesystem.Filesystem/CreateWatcher": file_calls.create_watcher,
+    "/filesystem.Filesystem/GetWatcherEvents": file_calls.get_watcher_events,
+    "/filesystem.Filesystem/RemoveWatcher": file_calls.remove_watcher,
+}
+_STREAMS: dict[str, Callable[[Box, Request], Awaitable[Response]]] = {
+    "/process.Process/Start": process_calls.start,
+    "/process.Process/Connect": process_calls.connect,
+    "/process.Process/StreamInput": process_calls.stream_input,
+    "/filesystem.Filesystem/WatchDir": file_calls.watch_dir,
+}
+
+
+async def answer(box: Box, request: Request) -> Response:
+    """Answer one request to the sandbox, if whoever sends it has the sandbox's token."""
+    return await answering(partial(_answer, box))(request)
+
+
+async def _answer(box: Box, request: Request) -> Response:
+    path = request.url.path
+    if path == "/health":
+        return empty_answer()
+    _require_access(box, request, path)
+    if request.method == "POST":
+        if path in _STREAMS:
+            return await _STREAMS[path](box, request)
+        if path in _PROCESS_CALLS:
+            return await answer_unary(request, partial(_PROCESS_CALLS[path], box))
+        if path in _FILE_CALLS:
+            return await answer_unary(request, partial(_file_call, box, request, path))
+        if path == "/files":
+            return await upload(box, request)
+    elif request.method in ("GET", "HEAD"):
+        if path == "/files":
+            return await download(box, request)
+        if path == "/envs":
+            return json_answer(box.variables)
+        if path == "/metrics":
+            return await _metrics(box)
+    return error_answer(404, f"{request.method} {path[:256]} is not served here")
+
+
+async def _file_call(box: Box, request: Request, path: str, message: Message) -> Message:
+    person = await find_person(box.sandbox, named_in(request.headers.get("authorization")))
+    return await _FILE_CALLS[path](box, message, person)
+
+
+def _require_access(box: Box, request: Request, path: str) -> None:
+    token = request.headers.get("x-access-token")
+    if token is not None:
+        if not box.is_opened_by(token):
+            raise CallRefused("unauthenticated", "the access token is not that of this sandbox")
+        return
+    claim = claim_in(request) if path == "/files" else None
+    if claim is None:
+        raise CallRefused("unauthenticated", "no access token; send it as X-Access-Token")
+    if not claim.is_signed_with(box.token):
+        raise CallRefused("unauthenticated", "invalid signature")
+    claim.require_in_time()
+
+
+async def _metrics(box: Box) -> Response:
+    sample = await measure(box.sandbox)
+    return json_answer(
+        {
+            "ts": int(time.time()),
+            "cpu_count": sample.cpus,
+            "cpu_used_pct": sample.cpu_used_pct,
+            "mem_total": sample.memory_total_bytes,
+            "mem_used": sample.memory_bytes,
+            "mem_cache": 0,
+            "mem_total_mib": sample.memory_total_bytes // 2**20,
+            "mem_used_mib": sample.memory_bytes // 2**20,
+            "disk_used": sample.disk_bytes,
+            "disk_total": sample.disk_total_bytes,
+        }
+    )

@@ -1,0 +1,1 @@
+"""Stateful code: kernels that run inside a sandbox, and the endpoints that reach them."""
