@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hmac
-from collections.abc import Mapping
+from dataclasses import dataclass
 
 from cloister.e2b.interpreter.sessions import Sessions
 from cloister.e2b.process_table import ProcessTable
@@ -15,21 +15,36 @@ from cloister.sandbox import Sandbox
 _PREFIX = "sb_"
 
 
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What was asked for when it was created, as it is remembered with it."""
+
+    template: str
+    is_paused_at_end: bool = False
+    is_resumed_by_traffic: bool = False
+    is_open_to_traffic: bool = True
+    masked_host: str | None = None
+    # What clients see of the network they asked for, as JSON; None if they asked for nothing.
+    network: str | None = None
+    internet: bool | None = None
+
+
 class Box:
     """What the endpoints of one sandbox share. `token` opens all of them."""
 
     def __init__(
-        self, sandbox: Sandbox, *, template: str, token: str, variables: Mapping[str, str]
+        self, sandbox: Sandbox, *, id: str, terms: Terms, token: str, traffic_token: str
     ) -> None:
         self.sandbox = sandbox
-        self.id = public_id(sandbox.id)
-        self.template = template
+        self.id = id
+        self.terms = terms
         self.token = token
+        self.traffic_token = None if terms.is_open_to_traffic else traffic_token
         self.variables = {
             "E2B_SANDBOX": "true",
-            "E2B_SANDBOX_ID": self.id,
-            "E2B_TEMPLATE_ID": template,
-            **variables,
+            "E2B_SANDBOX_ID": id,
+            "E2B_TEMPLATE_ID": terms.template,
+            **sandbox.policy.env,
         }
         self.processes = ProcessTable(sandbox, self.variables)
         self.watches = Watches(sandbox)
@@ -39,7 +54,17 @@ class Box:
 
     def is_opened_by(self, token: str | None) -> bool:
         """Whether this is its token, compared in constant time."""
-        return token is not None and hmac.compare_digest(token.encode(), self.token.encode())
+        return token is not None and hmac.compare_digest(
+            token.encode("utf-8", "replace"), self.token.encode()
+        )
+
+    def lets_traffic(self, token: str | None) -> bool:
+        """Whether whoever has this token may reach the servers inside."""
+        if self.traffic_token is None:
+            return True
+        return token is not None and hmac.compare_digest(
+            token.encode("utf-8", "replace"), self.traffic_token.encode()
+        )
 
     async def close(self) -> None:
         """Let go of what follows its programs; the sandbox itself is ended by its owner."""

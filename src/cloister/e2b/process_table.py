@@ -75,6 +75,11 @@ class ProcessTable:
         """Return what runs, as a `ListResponse` shows it."""
         return [_describe(running) for running in self._running.values()]
 
+    def leave_all(self, why: str) -> None:
+        """End every stream; the programs are not told."""
+        for running in self._running.values():
+            running.leave(CallRefused("unavailable", why))
+
     async def close(self) -> None:
         """Let go of everything; the sandbox has ended, or ends with this."""
         everything = [*self._running.values(), *self._ended.values()]

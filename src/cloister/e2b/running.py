@@ -98,6 +98,12 @@ class Running:
             self._listeners.add(listener)
         return listener
 
+    def leave(self, error: CloisterError) -> None:
+        """End the streams of everybody who listens; the program itself is not told."""
+        for listener in self._listeners:
+            listener.end(error)
+        self._listeners.clear()
+
     async def write(self, data: bytes, *, terminal: bool) -> None:
         """Give it input; to a terminal or to standard input, whichever it has."""
         stdin = self.process.stdin
@@ -153,7 +159,7 @@ class _Listener:
         self._events: deque[tuple[Event, int]] = deque()
         self._held_bytes = 0
         self._is_ended = False
-        self._is_dropped = False
+        self._failure: CloisterError | None = None
         self._came = asyncio.Event()
         self._taken = asyncio.Event()
 
@@ -165,8 +171,12 @@ class _Listener:
                 async with asyncio.timeout(_PATIENCE_S):
                     await self._taken.wait()
             if self._held_bytes > _BEHIND_BYTES and not self._is_ended:
-                self._is_dropped = True
-                self.end()
+                self.end(
+                    CallRefused(
+                        "resource_exhausted",
+                        f"nothing was read for {_PATIENCE_S:g} s; read faster, or connect again",
+                    )
+                )
         if self._is_ended:
             return False
         self._events.append((event, size))
@@ -178,11 +188,8 @@ class _Listener:
         """Return the next event, or None after the last."""
         while not self._events:
             if self._is_ended:
-                if self._is_dropped:
-                    raise CallRefused(
-                        "resource_exhausted",
-                        f"nothing was read for {_PATIENCE_S:g} s; read faster, or connect again",
-                    )
+                if self._failure is not None:
+                    raise self._failure
                 return None
             self._came.clear()
             await self._came.wait()
@@ -192,9 +199,10 @@ class _Listener:
             self._taken.set()
         return event
 
-    def end(self) -> None:
+    def end(self, failure: CloisterError | None = None) -> None:
         """Nothing more comes."""
         self._is_ended = True
+        self._failure = self._failure or failure
         self._came.set()
         self._taken.set()
 

@@ -1,0 +1,129 @@
+"""Every sandbox that clients of E2B were told of, by the id they were told."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import hmac
+import json
+import os
+import secrets
+from dataclasses import asdict
+from pathlib import Path
+
+from cloister.e2b.box import Box, Terms, public_id
+from cloister.e2b.signature import Claim
+from cloister.errors import CloisterError
+from cloister.server.resident import Resident
+
+NOTE = "e2b"
+_KEY_BYTES = 32
+
+
+class Boxes:
+    """The live ones. Who may do what is decided by their tokens, which all come from one key."""
+
+    def __init__(self, key: bytes) -> None:
+        self._key = key
+        self._boxes: dict[str, Box] = {}
+        self._residents: dict[str, Resident] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def of(self, resident: Resident) -> Box:
+        """Return the box of a live sandbox, made when it is first asked for."""
+        id = public_id(resident.id)
+        box = self._boxes.get(id)
+        if box is not None and box.sandbox is resident.sandbox:
+            return box
+        box = Box(
+            resident.sandbox,
+            id=id,
+            terms=terms_of(resident.notes),
+            token=self.token(id),
+            traffic_token=self.token(id, "traffic"),
+        )
+        self._boxes[id] = box
+        self._residents[id] = resident
+        self._spawn(self._until_ended(box, resident))
+        return box
+
+    def find(self, id: str) -> tuple[Box, Resident] | None:
+        """Return a live one; the caller has shown nothing yet but that they know its id."""
+        box, resident = self._boxes.get(id), self._residents.get(id)
+        if box is None or resident is None or resident.ended.is_set():
+            return None
+        return (box, resident) if box.sandbox.is_running else None
+
+    def signed(self, claim: Claim) -> Box | None:
+        """Return the one whose token made a signature: the URL does not say which one it is."""
+        for id, box in self._boxes.items():
+            if claim.is_signed_with(box.token) and self.find(id) is not None:
+                return box
+        return None
+
+    def token(self, id: str, purpose: str = "access") -> str:
+        """Return the token of a sandbox: the same for all its life, and kept nowhere."""
+        text = f"{purpose}:{id}".encode()
+        return hmac.new(self._key, text, hashlib.sha256).hexdigest()
+
+    async def close(self) -> None:
+        """Let go of all of them."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for box in self._boxes.values():
+            await box.close()
+        self._boxes.clear()
+
+    def warm(self, box: Box) -> None:
+        """Have a kernel of the box ready, in the background."""
+        self._spawn(_warm(box))
+
+    async def _until_ended(self, box: Box, resident: Resident) -> None:
+        await resident.ended.wait()
+        if self._boxes.get(box.id) is box:
+            del self._boxes[box.id]
+            del self._residents[box.id]
+        await box.close()
+
+    def _spawn(self, work: object) -> None:
+        task = asyncio.ensure_future(work)  # type: ignore[arg-type, var-annotated]
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+async def _warm(box: Box) -> None:
+    # Whoever runs code is told what is missing; whoever only might need not be.
+    with contextlib.suppress(CloisterError):
+        await box.sessions.warm()
+
+
+def terms_of(notes: dict[str, str]) -> Terms:
+    """Return what is remembered of how a sandbox was asked for."""
+    known = json.loads(notes.get(NOTE, "{}"))
+    return Terms(**{"template": "base", **known})
+
+
+def notes_of(terms: Terms) -> tuple[tuple[str, str], ...]:
+    """Return what is to be remembered."""
+    return ((NOTE, json.dumps(asdict(terms))),)
+
+
+def read_key(directory: Path) -> bytes:
+    """Return the key that all tokens come from, made at the first start."""
+    path = directory / "e2b.key"
+    with contextlib.suppress(FileExistsError):
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        draft = directory / f".e2b.key-{secrets.token_hex(8)}"
+        fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        with os.fdopen(fd, "wb") as file:
+            file.write(secrets.token_bytes(_KEY_BYTES))
+            file.flush()
+            os.fsync(file.fileno())
+        try:
+            # Two servers at their first start agree on one of the two.
+            os.link(draft, path)
+        finally:
+            os.unlink(draft)
+    return path.read_bytes()

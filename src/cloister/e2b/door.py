@@ -1,0 +1,136 @@
+"""The door for E2B's clients: finds out whether a request is theirs, and what part of it is meant."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from starlette.datastructures import Headers
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from cloister.e2b import control, envd
+from cloister.e2b.answers import answering, empty_answer, json_answer
+from cloister.e2b.asleep import Asleep
+from cloister.e2b.box import Box, own_id, public_id
+from cloister.e2b.boxes import Boxes, read_key
+from cloister.e2b.control import Desk
+from cloister.e2b.interpreter import routes as interpreter
+from cloister.e2b.pausing import resume_for_traffic
+from cloister.e2b.ports import proxy, refuse_websocket
+from cloister.e2b.refusal import CallRefused
+from cloister.e2b.sandbox_routes import SANDBOX_ROUTES
+from cloister.e2b.signature import claim_in
+from cloister.e2b.snapshot_routes import SNAPSHOT_ROUTES
+from cloister.e2b.template_routes import TEMPLATE_ROUTES
+from cloister.server.app import House
+from cloister.server.resident import Resident
+from cloister.store.place import state_directory
+
+_HOST = re.compile(r"(\d{1,5})-(i[a-z0-9]+)\.")
+_ROUTES = [*SANDBOX_ROUTES, *SNAPSHOT_ROUTES, *TEMPLATE_ROUTES]
+_ANYWHERE = {
+    "access-control-allow-origin": "*",
+    "access-control-expose-headers": "*",
+}
+_PREFLIGHT = {
+    **_ANYWHERE,
+    "access-control-allow-methods": "GET, POST, PUT, PATCH, DELETE, HEAD, OPTIONS",
+    "access-control-allow-headers": "*, authorization",
+    "access-control-max-age": "7200",
+}
+
+
+class E2BDoor:
+    """Answers what E2B's SDKs send: the control API, and everything of one sandbox."""
+
+    def __init__(self, house: House) -> None:
+        self._boxes = Boxes(read_key(state_directory()))
+        self._desk = Desk(house, self._boxes, Asleep(house.fleet))
+
+    def takes(self, scope: Scope) -> bool:
+        """Whether a request is of this protocol."""
+        if scope["type"] not in ("http", "websocket"):
+            return False
+        if _address(scope) is not None or control.is_control_path(scope["path"]):
+            return True
+        return scope["path"] == "/files" and b"signature=" in scope.get("query_string", b"")
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer it."""
+        address = _address(scope)
+        if scope["type"] == "websocket":
+            await self._websocket(address, scope, receive, send)
+            return
+        request = Request(scope, receive)
+        if address is None and scope["path"] != "/files":
+            response = await control.answer(self._desk, _ROUTES, request)
+        elif request.method == "OPTIONS":
+            response = Response(status_code=204, headers=_PREFLIGHT)
+        elif address is None:
+            response = await answering(self._by_signature)(request)
+        else:
+            response = await self._answer(*address, request)
+        if address is not None:
+            response.headers.update(_ANYWHERE)
+        await response(scope, receive, send)
+
+    async def close(self) -> None:
+        """Let go of everything."""
+        await self._boxes.close()
+
+    async def _by_signature(self, request: Request) -> Response:
+        claim = claim_in(request)
+        box = None if claim is None else self._boxes.signed(claim)
+        if box is None:
+            raise CallRefused("unauthenticated", "invalid signature")
+        return await envd.answer(box, request)
+
+    async def _answer(self, port: int, id: str, request: Request) -> Response:
+        found = await self._awake(id)
+        if found is None:
+            return _bad_gateway(id, "The sandbox was not found")
+        box, _ = found
+        if port == envd.PORT:
+            return await envd.answer(box, request)
+        if not box.lets_traffic(request.headers.get("e2b-traffic-access-token")):
+            return json_answer(
+                {"sandboxId": id, "message": "the traffic access token is wrong", "code": 403}, 403
+            )
+        if port == interpreter.PORT:
+            return await interpreter.answer(box, request)
+        return await proxy(box, port, request)
+
+    async def _websocket(
+        self, address: tuple[int, str] | None, scope: Scope, receive: Receive, send: Send
+    ) -> None:
+        found = None if address is None else await self._awake(address[1])
+        await refuse_websocket(found, address, scope, receive, send)
+
+    async def _awake(self, id: str) -> tuple[Box, Resident] | None:
+        own = own_id(id)
+        found = None if own is None else self._boxes.find(public_id(own))
+        if found is None or not found[0].sandbox.is_paused:
+            return found
+        if not found[0].terms.is_resumed_by_traffic:
+            return None
+        await resume_for_traffic(self._desk, found[1])
+        return found
+
+
+def _address(scope: Scope) -> tuple[int, str] | None:
+    """Return the port and the sandbox that a request is for, by its headers or its host."""
+    headers = Headers(scope=scope)
+    id, port = headers.get("e2b-sandbox-id"), headers.get("e2b-sandbox-port")
+    if id is not None and port is not None and port.isdecimal() and len(port) < 6:
+        return int(port), id
+    matched = _HOST.match(headers.get("host", "").lower())
+    return None if matched is None else (int(matched[1]), matched[2])
+
+
+def _bad_gateway(id: str, message: str, **further: object) -> Response:
+    body = {"sandboxId": id[:64], "message": message, "code": 502, **further}
+    return json_answer(body, 502, {"should-retry": "false"})
