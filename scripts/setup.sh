@@ -17,6 +17,7 @@ main() {
     make_venv "$python"
     install_project
     build_cell
+    install_clients
 }
 
 say() { printf '[setup] %s\n' "$*"; }
@@ -124,6 +125,26 @@ install_project() {
 
 pip_install() {
     .venv/bin/python -m pip install --quiet --disable-pip-version-check --editable ".[$1]"
+}
+
+# What the tests of compatibility talk with: E2B's clients for node, and a kernel for sandboxes.
+install_clients() {
+    local stamp=.venv/.clients want="e2b@2.51.0 @e2b/code-interpreter@2.8.0 ipykernel 1"
+    if [ -f "$stamp" ] && [ "$(cat "$stamp")" = "$want" ]; then
+        return
+    fi
+    if has npm; then
+        say "installing E2B's clients for node into .venv/node"
+        npm install --silent --no-audit --no-fund --prefix .venv/node \
+            e2b@2.51.0 @e2b/code-interpreter@2.8.0 >/dev/null 2>&1 \
+            || say "optional clients for node are not available; their tests are skipped"
+    fi
+    if [ -x /usr/bin/python3 ]; then
+        say "installing a Python kernel for sandboxes into .venv/state"
+        CLOISTER_STATE="$PWD/.venv/state" .venv/bin/python -m cloister interpreter install >/dev/null \
+            || say "optional ipykernel is not available; its tests are skipped"
+    fi
+    printf '%s' "$want" >"$stamp"
 }
 
 build_cell() {

@@ -11,7 +11,7 @@ import pytest
 ROOMS = [
     *("errors", "model", "policy", "ledger", "store", "wire", "egress", "image"),
     *("runtime", "node", "sandbox", "build", "blocking", "server", "cluster"),
-    *("inspect", "mcp"),
+    *("e2b", "inspect", "mcp"),
     *("verify", "doctor", "cli"),
 ]
 

@@ -33,6 +33,7 @@ class Commands(LazyGroup):
         "gc": "cloister.cli.gc:gc",
         "hold": "cloister.cli.start:hold",
         "image": "cloister.cli.image:image,cloister.cli.image_build:build",
+        "interpreter": "cloister.cli.interpreter:interpreter",
         "ledger": "cloister.cli.ledger:ledger",
         "ls": "cloister.cli.ls:ls",
         "pause": "cloister.cli.pause:pause",

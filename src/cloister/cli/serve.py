@@ -44,6 +44,7 @@ def serve(
     For example: `cloister serve --listen 127.0.0.1:7700`
     """
     with needing_server():
+        from cloister.e2b.door import E2BDoor
         from cloister.server.logs import write_logs
         from cloister.server.serve import serve as run
         from cloister.server.settings import load_settings
@@ -51,7 +52,7 @@ def serve(
         path = None if socket is None else socket.absolute()
         settings = load_settings(config, socket=path, listen=listen, database=database)
         write_logs(settings.log)
-        asyncio.run(run(settings, _tell))
+        asyncio.run(run(settings, _tell, [E2BDoor]))
     return 0
 
 

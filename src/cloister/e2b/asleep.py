@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
-import time
+import secrets
 from dataclasses import dataclass, replace
 
 from cloister.e2b.boxes import NOTE
 from cloister.server.fleet import Fleet
 from cloister.server.records import SandboxRow
 from cloister.server.resident import Resident
-from cloister.server.tenancy import TenantName
+from cloister.server.tenancy import Names, TenantName
 
 _SNAPSHOT = "e2b.asleep"
+# What snapshots are called that belong to a pause, and are not shown.
+PREFIX = "asleep-"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +43,9 @@ class Asleep:
 
     async def put(self, resident: Resident) -> None:
         """Save the disk of a sandbox, end it, and remember where it goes on."""
-        snapshot = await resident.sandbox.snapshot(f"asleep-{int(time.time() * 1000):x}")
+        name = f"{PREFIX}{secrets.token_hex(8)}"
+        stored = Names(resident.tenant).stored(name, "snapshot name")
+        snapshot = await resident.sandbox.snapshot(stored)
         notes = {**resident.notes, _SNAPSHOT: snapshot.id}
         # Remembered before it ends: a crash in between leaves one that can go on, not none.
         await self._fleet.records.change_sandbox(resident.id, notes=notes)

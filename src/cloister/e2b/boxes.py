@@ -9,13 +9,16 @@ import hmac
 import json
 import os
 import secrets
+from collections.abc import Coroutine, Mapping
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from cloister.e2b.box import Box, Terms, public_id
 from cloister.e2b.signature import Claim
 from cloister.errors import CloisterError
 from cloister.server.resident import Resident
+from cloister.store.place import make_private
 
 NOTE = "e2b"
 _KEY_BYTES = 32
@@ -87,8 +90,8 @@ class Boxes:
             del self._residents[box.id]
         await box.close()
 
-    def _spawn(self, work: object) -> None:
-        task = asyncio.ensure_future(work)  # type: ignore[arg-type, var-annotated]
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -99,7 +102,7 @@ async def _warm(box: Box) -> None:
         await box.sessions.warm()
 
 
-def terms_of(notes: dict[str, str]) -> Terms:
+def terms_of(notes: Mapping[str, str]) -> Terms:
     """Return what is remembered of how a sandbox was asked for."""
     known = json.loads(notes.get(NOTE, "{}"))
     return Terms(**{"template": "base", **known})
@@ -114,7 +117,7 @@ def read_key(directory: Path) -> bytes:
     """Return the key that all tokens come from, made at the first start."""
     path = directory / "e2b.key"
     with contextlib.suppress(FileExistsError):
-        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_private(directory)
         draft = directory / f".e2b.key-{secrets.token_hex(8)}"
         fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         with os.fdopen(fd, "wb") as file:

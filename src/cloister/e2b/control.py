@@ -64,7 +64,9 @@ class Visit:
         for known in self.desk.house.fleet.settings.hosts:
             if known.startswith("*."):
                 return known[2:] + colon + port
-        return (name.removeprefix("api.") if name.startswith("api.") else "localhost") + colon + port
+        return (
+            (name.removeprefix("api.") if name.startswith("api.") else "localhost") + colon + port
+        )
 
 
 Endpoint = Callable[[Visit], Awaitable[Response]]

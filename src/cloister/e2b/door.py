@@ -1,11 +1,8 @@
-"""The door for E2B's clients: finds out whether a request is theirs, and what part of it is meant."""
+"""The door for E2B's clients: whether a request is theirs, and what part of it is meant."""
 
 from __future__ import annotations
 
-import asyncio
 import re
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 
 from starlette.datastructures import Headers
 from starlette.requests import Request
@@ -13,14 +10,15 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from cloister.e2b import control, envd
-from cloister.e2b.answers import answering, empty_answer, json_answer
+from cloister.e2b.answers import answering, json_answer
 from cloister.e2b.asleep import Asleep
 from cloister.e2b.box import Box, own_id, public_id
 from cloister.e2b.boxes import Boxes, read_key
 from cloister.e2b.control import Desk
 from cloister.e2b.interpreter import routes as interpreter
 from cloister.e2b.pausing import resume_for_traffic
-from cloister.e2b.ports import proxy, refuse_websocket
+from cloister.e2b.port_sockets import carry
+from cloister.e2b.ports import bad_gateway, proxy
 from cloister.e2b.refusal import CallRefused
 from cloister.e2b.sandbox_routes import SANDBOX_ROUTES
 from cloister.e2b.signature import claim_in
@@ -92,7 +90,7 @@ class E2BDoor:
     async def _answer(self, port: int, id: str, request: Request) -> Response:
         found = await self._awake(id)
         if found is None:
-            return _bad_gateway(id, "The sandbox was not found")
+            return bad_gateway(id, "The sandbox was not found")
         box, _ = found
         if port == envd.PORT:
             return await envd.answer(box, request)
@@ -108,7 +106,14 @@ class E2BDoor:
         self, address: tuple[int, str] | None, scope: Scope, receive: Receive, send: Send
     ) -> None:
         found = None if address is None else await self._awake(address[1])
-        await refuse_websocket(found, address, scope, receive, send)
+        token = Headers(scope=scope).get("e2b-traffic-access-token")
+        if address is None or found is None or not found[0].lets_traffic(token):
+            await send({"type": "websocket.close", "code": 4404})
+            return
+        if address[0] in (envd.PORT, interpreter.PORT):
+            await send({"type": "websocket.close", "code": 4404})
+            return
+        await carry(found[0], address[0], scope, receive, send)
 
     async def _awake(self, id: str) -> tuple[Box, Resident] | None:
         own = own_id(id)
@@ -129,8 +134,3 @@ def _address(scope: Scope) -> tuple[int, str] | None:
         return int(port), id
     matched = _HOST.match(headers.get("host", "").lower())
     return None if matched is None else (int(matched[1]), matched[2])
-
-
-def _bad_gateway(id: str, message: str, **further: object) -> Response:
-    body = {"sandboxId": id[:64], "message": message, "code": 502, **further}
-    return json_answer(body, 502, {"should-retry": "false"})

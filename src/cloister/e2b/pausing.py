@@ -58,9 +58,7 @@ async def pause(visit: Visit) -> Response:
     return empty_answer()
 
 
-async def rouse(
-    desk: Desk, caller: Caller, id: str, timeout_s: float
-) -> tuple[Resident, bool]:
+async def rouse(desk: Desk, caller: Caller, id: str, timeout_s: float) -> tuple[Resident, bool]:
     """Return a sandbox that runs, and whether it was paused before."""
     fleet = desk.house.fleet
     sleeper = await desk.asleep.find(caller.tenant, id)
@@ -92,5 +90,3 @@ async def resume_for_traffic(desk: Desk, resident: Resident) -> None:
     await resident.sandbox.resume()
     settings = desk.house.fleet.settings
     await desk.house.fleet.extend(resident.tenant, resident.id, min(300.0, settings.timeout_s))
-
-

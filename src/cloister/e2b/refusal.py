@@ -13,6 +13,8 @@ from cloister.errors import (
     NotFound,
     RequestError,
     RuntimeGone,
+    ScopeMissing,
+    TokenRefused,
     Unsupported,
 )
 
@@ -54,6 +56,10 @@ def refusal_of(error: CloisterError) -> CallRefused:
 
 def _code_of(error: CloisterError) -> str:
     match error:
+        case TokenRefused():
+            return "unauthenticated"
+        case ScopeMissing():
+            return "permission_denied"
         case NotFound():
             return "not_found"
         case AlreadyExists():

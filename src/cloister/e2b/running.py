@@ -137,6 +137,9 @@ class Running:
             self._end = _end_event(await process.wait())
         except CloisterError as error:
             self._failure = error
+        except asyncio.CancelledError:
+            self._failure = CallRefused("unavailable", "the sandbox has ended")
+            raise
         finally:
             for listener in self._listeners:
                 listener.end()

@@ -108,13 +108,15 @@ def _details(visit: Visit, box: Box) -> dict[str, Any]:
 
 
 def _further(terms: Terms, token: str, domain: str) -> dict[str, Any]:
-    return {
+    shown: dict[str, Any] = {
         "envdAccessToken": token,
         "domain": domain,
         "allowInternetAccess": terms.internet,
-        "network": None if terms.network is None else json.loads(terms.network),
         "lifecycle": {
             "autoResume": terms.is_resumed_by_traffic,
             "onTimeout": "pause" if terms.is_paused_at_end else "kill",
         },
     }
+    if terms.network is not None:
+        shown["network"] = json.loads(terms.network)
+    return shown

@@ -9,6 +9,7 @@ from starlette.responses import Response
 
 from cloister.e2b import fields
 from cloister.e2b.answers import empty_answer, json_answer, read_json
+from cloister.e2b.asleep import PREFIX
 from cloister.e2b.boxes import notes_of
 from cloister.e2b.control import Route, Visit, route
 from cloister.e2b.pausing import arrange, awake, pause
@@ -44,7 +45,13 @@ async def list_all(visit: Visit) -> Response:
     visit.require("snapshots:read")
     query = visit.request.query_params
     found = await visit.desk.house.fleet.shelves.snapshots(visit.caller.tenant)
-    shown = [_shown(visit, each) for each in reversed(found) if each.name is not None]
+    names = Names(visit.caller.tenant)
+    shown = [
+        _shown(visit, each)
+        for each in reversed(found)
+        if each.name is not None
+        and not (names.owns(each.name) and names.shown(each.name).startswith(PREFIX))
+    ]
     wanted = query.get("sandboxID")
     if wanted is not None:
         inner = await _inner_ids(visit, wanted)

@@ -7,8 +7,8 @@ from typing import Any
 
 from starlette.responses import Response
 
-from cloister.e2b.answers import empty_answer, error_answer, json_answer, read_json
 from cloister.e2b import fields
+from cloister.e2b.answers import empty_answer, error_answer, json_answer, read_json
 from cloister.e2b.control import Route, Visit, route
 from cloister.e2b.envd import VERSION
 from cloister.e2b.refusal import CallRefused

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -25,6 +24,7 @@ BASE = "base"
 INTERPRETER = "code-interpreter-v1"
 OWN_TEMPLATES = (BASE, INTERPRETER)
 DEFAULT_TIMEOUT_S = 300
+_UNCOUNTED: dict[str, Any] = {"disk": UNLIMITED}
 _NOT_HERE = {
     "mcp": "the MCP gateway is not supported; use `cloister mcp`",
     "iam": "identity tokens are not supported",
@@ -61,7 +61,7 @@ async def read_wanted(fleet: Fleet, caller: Caller, body: Mapping[str, Any]) -> 
         spec.template = base
         return Wanted(spec, terms, None, is_own=False)
     if base in OWN_TEMPLATES:
-        return Wanted(await _own(spec, network), terms, None, is_own=True)
+        return Wanted(await _own(fleet, spec, network), terms, None, is_own=True)
     try:
         snapshot = await fleet.shelves.snapshot(caller.tenant, base)
     except (NotFound, RequestError):
@@ -116,21 +116,22 @@ async def _has_template(fleet: Fleet, caller: Caller, reference: str) -> bool:
     return True
 
 
-async def _own(spec: SandboxSpec, network: NetworkRules) -> SandboxSpec:
+async def _own(fleet: Fleet, spec: SandboxSpec, network: NetworkRules) -> SandboxSpec:
     """Fill in what the two templates are that need not be built: this host's own programs."""
     library = installed_library()
-    extra = () if library is None else (str(library),)
     store = await open_store()
-    # A snapshot needs a disk, and a disk a driver that can stop a writer.
-    storage = "disk" if await asyncio.to_thread(lambda: store.driver.holds_quota) else "memory"
+    # A snapshot needs a disk; and a disk a driver that can stop a writer, or one who does not mind.
+    is_counted = store.driver.holds_quota
+    is_on_disk = is_counted or fleet.settings.unlimited_disk
+    limits = Limits(lifetime=UNLIMITED, **({} if is_counted or not is_on_disk else _UNCOUNTED))
     policy = Policy(
         profile="root",
         user="user",
-        root=HostRoot(extra),
-        storage=storage,
+        root=HostRoot(() if library is None else (str(library),)),
+        storage="disk" if is_on_disk else "memory",
         env=spec.env,
-        limits=Limits(lifetime=UNLIMITED),
-        egress=None if not network.hosts else network.hosts,
+        limits=limits,
+        egress=network.hosts or None,
     )
     spec.policy = policy.as_dict()
     spec.env = spec.egress = None

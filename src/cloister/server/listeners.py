@@ -177,7 +177,8 @@ def _open_tcp(listen: str) -> socket.socket:
     host = host.strip("[]")
     try:
         found = socket.getaddrinfo(host, int(port), type=socket.SOCK_STREAM)[0]
-        end = socket.socket(found[0], socket.SOCK_STREAM)
+        # With its protocol named: asyncio sends small answers at once only where it is.
+        end = socket.socket(found[0], socket.SOCK_STREAM, socket.IPPROTO_TCP)
         end.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         end.bind(found[4])
         end.listen(1024)

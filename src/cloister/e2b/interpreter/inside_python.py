@@ -6,6 +6,7 @@ length of four bytes, big-endian, and that many bytes of JSON.
 
 from __future__ import annotations
 
+import base64
 import codecs
 import contextlib
 import importlib.util
@@ -97,6 +98,11 @@ def _columns(frame: Any) -> Any:
         str(name): json.loads(frame[name].to_json(orient="values", date_format="iso"))
         for name in frame.columns
     }
+
+
+def _encoded(value: Any) -> str:
+    """Return as text what JSON has no form for; a picture is bytes."""
+    return base64.b64encode(value).decode() if isinstance(value, bytes) else str(value)
 
 
 def _plain(value: Any) -> Any:
@@ -231,7 +237,7 @@ class Conversation:
 
     def say(self, message: dict[str, Any]) -> None:
         """Send one frame."""
-        body = json.dumps(message, default=str).encode()
+        body = json.dumps(message, default=_encoded).encode()
         with self._lock:
             self._connection.sendall(len(body).to_bytes(4, "big") + body)
 

@@ -13,7 +13,7 @@ from cloister.errors import HostError, NotFound
 from cloister.model import quote
 from cloister.policy import HostRoot
 from cloister.sandbox import Sandbox
-from cloister.store.place import state_directory
+from cloister.store.place import make_private, state_directory
 
 NAME = "kernel"
 _INSTALL_S = 600
@@ -50,7 +50,7 @@ def install_library(python: str, *packages: str) -> Path:
     if program is None:
         raise NotFound(f"no program {quote(python)} on this host", what=python)
     directory = library_directory()
-    directory.parent.mkdir(parents=True, exist_ok=True)
+    make_private(directory.parent)
     draft = Path(tempfile.mkdtemp(prefix=f".{NAME}-", dir=directory.parent))
     try:
         version = _run(program, "-c", "import sys; print('%d.%d' % sys.version_info[:2])").strip()

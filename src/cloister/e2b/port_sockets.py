@@ -1,0 +1,153 @@
+"""WebSockets of servers inside a sandbox, carried message by message."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+
+from starlette.types import Receive, Scope, Send
+from websockets.client import ClientProtocol
+from websockets.exceptions import InvalidURI
+from websockets.frames import Frame, Opcode
+from websockets.protocol import State
+from websockets.typing import Subprotocol
+from websockets.uri import parse_uri
+
+from cloister.e2b.box import Box
+from cloister.e2b.ports import passed_headers, target_of
+from cloister.errors import CloisterError
+
+_MOST_MESSAGE_BYTES = 2**20
+_CHUNK_BYTES = 64 * 1024
+_ANSWER_S = 30.0
+# What the handshake has of its own (RFC 6455, 4.1).
+_OF_THE_HANDSHAKE = frozenset(
+    {
+        *(b"sec-websocket-key", b"sec-websocket-version", b"sec-websocket-extensions"),
+        *(b"sec-websocket-protocol", b"host", b"origin", b"content-length"),
+    }
+)
+
+
+async def carry(box: Box, port: int, scope: Scope, receive: Receive, send: Send) -> None:
+    """Connect to a port inside and pass messages both ways until one side closes."""
+    if (await receive())["type"] != "websocket.connect":
+        return
+    try:
+        reader, writer = await box.sandbox.dial(port)
+    except CloisterError:
+        await send({"type": "websocket.close", "code": 1014, "reason": "port is not open"})
+        return
+    inner = _Inner(reader, writer)
+    try:
+        async with asyncio.timeout(_ANSWER_S):
+            subprotocol = await inner.shake_hands(box, port, scope)
+    except (TimeoutError, OSError, EOFError, InvalidURI):
+        await send({"type": "websocket.close", "code": 1014, "reason": "no websocket inside"})
+        writer.close()
+        return
+    await send({"type": "websocket.accept", "subprotocol": subprotocol})
+    inward = asyncio.ensure_future(inner.pass_in(receive))
+    outward = asyncio.ensure_future(inner.pass_out(send))
+    try:
+        await asyncio.wait({inward, outward}, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in (inward, outward):
+            task.cancel()
+        await asyncio.gather(inward, outward, return_exceptions=True)
+        writer.close()
+
+
+class _Inner:
+    """The connection to the server inside, of which we are the client."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+        self._protocol: ClientProtocol
+
+    async def shake_hands(self, box: Box, port: int, scope: Scope) -> str | None:
+        headers = passed_headers(box, port, scope["headers"])
+        host = dict(headers).get(b"host", b"localhost").decode("latin-1")
+        wanted = [Subprotocol(name) for name in scope.get("subprotocols", [])]
+        self._protocol = ClientProtocol(
+            parse_uri(f"ws://{host}{target_of(scope).decode('latin-1')}"),
+            subprotocols=wanted or None,
+            max_size=_MOST_MESSAGE_BYTES,
+        )
+        request = self._protocol.connect()
+        for name, value in headers:
+            if name.lower() not in _OF_THE_HANDSHAKE:
+                request.headers[name.decode("latin-1")] = value.decode("latin-1")
+        self._protocol.send_request(request)
+        await self._flush()
+        while not self._has_answered():
+            await self._receive()
+        return self._protocol.subprotocol
+
+    def _has_answered(self) -> bool:
+        if self._protocol.handshake_exc is not None:
+            raise EOFError("the server inside has no websocket there")
+        return self._protocol.state is not State.CONNECTING
+
+    async def pass_in(self, receive: Receive) -> None:
+        while True:
+            message = await receive()
+            if message["type"] == "websocket.disconnect":
+                with contextlib.suppress(Exception):
+                    self._protocol.send_close(message.get("code") or 1000)
+                    await self._flush()
+                return
+            if message.get("bytes") is not None:
+                self._protocol.send_binary(message["bytes"])
+            else:
+                self._protocol.send_text(message["text"].encode())
+            await self._flush()
+
+    async def pass_out(self, send: Send) -> None:
+        kind, size = Opcode.TEXT, 0
+        parts: list[bytes] = []
+        while True:
+            for event in self._protocol.events_received():
+                if not isinstance(event, Frame):
+                    continue
+                if event.opcode is Opcode.CLOSE:
+                    code = self._protocol.close_code or 1000
+                    await send({"type": "websocket.close", "code": code})
+                    return
+                if event.opcode in (Opcode.TEXT, Opcode.BINARY):
+                    kind, parts, size = event.opcode, [], 0
+                elif event.opcode is not Opcode.CONT:
+                    continue
+                parts.append(bytes(event.data))
+                size += len(event.data)
+                if size > _MOST_MESSAGE_BYTES:
+                    await send({"type": "websocket.close", "code": 1009})
+                    return
+                if event.fin:
+                    await _pass(send, kind, b"".join(parts))
+            if self._protocol.state is State.CLOSED or not await self._receive():
+                await send({"type": "websocket.close", "code": 1011})
+                return
+
+    async def _receive(self) -> bool:
+        data = await self._reader.read(_CHUNK_BYTES)
+        if data:
+            self._protocol.receive_data(data)
+        else:
+            self._protocol.receive_eof()
+        await self._flush()
+        return bool(data)
+
+    async def _flush(self) -> None:
+        for data in self._protocol.data_to_send():
+            if data:
+                self._writer.write(data)
+        await self._writer.drain()
+
+
+async def _pass(send: Send, kind: Opcode, data: bytes) -> None:
+    if kind is Opcode.BINARY:
+        await send({"type": "websocket.send", "bytes": data})
+    else:
+        await send({"type": "websocket.send", "text": data.decode("utf-8", "replace")})

@@ -1,0 +1,173 @@
+"""Files, by E2B's Python client."""
+
+from __future__ import annotations
+
+import time
+import urllib.error
+import urllib.request
+
+import pytest
+from e2b import FilesystemEventType, FileType, Sandbox
+from e2b.exceptions import (
+    AuthenticationException,
+    FileNotFoundException,
+    InvalidArgumentException,
+)
+
+
+@pytest.mark.parametrize("path", ["plain", "/home/user/absolute", "~/tilde", "new/sub/dir/deep"])
+def test_what_is_written_is_read_again(shared: Sandbox, path: str) -> None:
+    info = shared.files.write(path, "text é")
+    assert info.path.startswith("/home/user/")
+    assert shared.files.read(path) == "text é"
+    assert shared.files.read(path, format="bytes") == "text é".encode()
+    assert b"".join(shared.files.read(path, format="stream")) == "text é".encode()
+
+
+def test_a_file_is_written_as_another_user(shared: Sandbox) -> None:
+    shared.files.write("/root/secret", "x", user="root")
+    assert shared.files.read("/root/secret", user="root") == "x"
+    with pytest.raises(Exception, match="permission denied"):
+        shared.files.read("/root/secret")
+
+
+def test_an_empty_file_stays_empty(shared: Sandbox) -> None:
+    shared.files.write("empty", "")
+    assert shared.files.read("empty") == ""
+
+
+def test_several_files_go_in_one_request(shared: Sandbox) -> None:
+    files = [
+        {"path": "/home/user/several/one", "data": "1"},
+        {"path": 'several/odd "name".txt', "data": b"\x00\xff"},
+    ]
+    written = shared.files.write_files(files)
+    assert [each.path for each in written] == [
+        "/home/user/several/one",
+        '/home/user/several/odd "name".txt',
+    ]
+    assert shared.files.read('several/odd "name".txt', format="bytes") == b"\x00\xff"
+
+
+@pytest.mark.parametrize("options", [{"gzip": True}, {"use_octet_stream": True}])
+def test_other_encodings_of_an_upload_are_read(shared: Sandbox, options: dict[str, bool]) -> None:
+    shared.files.write("encoded", "y" * 300_000, **options)
+    assert shared.files.read("encoded") == "y" * 300_000
+
+
+def test_metadata_is_kept_with_the_file_until_the_next_upload(sandbox: Sandbox) -> None:
+    sandbox.files.write("noted", "1", metadata={"author": "ann", "kind": "draft"})
+    assert sandbox.files.get_info("noted").metadata == {"author": "ann", "kind": "draft"}
+    sandbox.files.rename("noted", "renamed")
+    assert sandbox.files.get_info("renamed").metadata == {"author": "ann", "kind": "draft"}
+    sandbox.files.write("renamed", "2")
+    assert not sandbox.files.get_info("renamed").metadata
+
+
+def test_info_tells_what_a_path_is(shared: Sandbox) -> None:
+    shared.files.write("told", "12345")
+    info = shared.files.get_info("told")
+    assert (info.name, info.type, info.size) == ("told", FileType.FILE, 5)
+    assert (info.permissions, info.mode, info.owner) == ("-rw-r--r--", 0o644, "user")
+    shared.commands.run("ln -sf told link; ln -sf nowhere broken")
+    assert shared.files.get_info("link").symlink_target == "/home/user/told"
+    assert shared.files.get_info("link").permissions == "Lrwxrwxrwx"
+    shared.commands.run("mkdir -p everybody; chmod 1777 everybody")
+    assert shared.files.get_info("everybody").permissions == "dtrwxrwxrwx"
+    assert shared.files.exists("broken")
+
+
+def test_lists_go_as_deep_as_asked(sandbox: Sandbox) -> None:
+    sandbox.files.write("a/b/c", "")
+    sandbox.files.write("a/z", "")
+    assert [each.path for each in sandbox.files.list("/home/user")] == ["/home/user/a"]
+    deep = sandbox.files.list("/home/user", depth=3)
+    assert [each.path.removeprefix("/home/user/") for each in deep] == ["a", "a/b", "a/b/c", "a/z"]
+
+
+def test_directories_are_made_once(shared: Sandbox) -> None:
+    assert shared.files.make_dir("made/here") is True
+    assert shared.files.make_dir("made/here") is False
+    shared.files.write("made/file", "")
+    with pytest.raises(InvalidArgumentException):
+        shared.files.make_dir("made/file")
+
+
+def test_removing_and_renaming(shared: Sandbox) -> None:
+    shared.files.write("old", "1")
+    assert shared.files.rename("old", "moved/new").path == "/home/user/moved/new"
+    assert not shared.files.exists("old")
+    shared.files.remove("moved")
+    assert not shared.files.exists("moved/new")
+    shared.files.remove("moved")
+    with pytest.raises(FileNotFoundException):
+        shared.files.rename("old", "elsewhere")
+
+
+def test_what_is_missing_or_a_directory_is_not_read(shared: Sandbox) -> None:
+    with pytest.raises(FileNotFoundException):
+        shared.files.read("/not/there")
+    with pytest.raises(InvalidArgumentException, match="is a directory"):
+        shared.files.read("/home/user")
+    with pytest.raises(AuthenticationException):
+        shared.files.read("x", user="nobody-such")
+
+
+def test_an_upload_is_three_events_for_a_watcher(sandbox: Sandbox) -> None:
+    watch = sandbox.files.watch_dir("/home/user")
+    sandbox.files.write("new", "1")
+    events = watch.get_new_events()
+    assert [each.type for each in events] == [
+        FilesystemEventType.CREATE,
+        FilesystemEventType.CHMOD,
+        FilesystemEventType.WRITE,
+    ]
+    assert {each.name for each in events} == {"new"}
+    sandbox.files.write("new", "2")
+    assert [each.type for each in watch.get_new_events()] == [FilesystemEventType.WRITE]
+    watch.stop()
+
+
+def test_a_watcher_sees_what_programs_do_also_in_new_directories(sandbox: Sandbox) -> None:
+    watch = sandbox.files.watch_dir("/home/user", recursive=True)
+    sandbox.files.make_dir("sub")
+    sandbox.commands.run("echo 1 > sub/f; mv sub/f sub/g; chmod 600 sub/g; rm sub/g")
+    seen: list[tuple[str, str]] = []
+    give_up = time.monotonic() + 5
+    while ("sub/g", "remove") not in seen and time.monotonic() < give_up:
+        seen += [(each.name, each.type.value) for each in watch.get_new_events()]
+        time.sleep(0.01)
+    for wanted in [
+        ("sub", "create"),
+        ("sub/f", "create"),
+        ("sub/f", "write"),
+        ("sub/f", "rename"),
+        ("sub/g", "create"),
+        ("sub/g", "chmod"),
+        ("sub/g", "remove"),
+    ]:
+        assert wanted in seen
+    watch.stop()
+
+
+def test_a_file_or_nothing_cannot_be_watched(shared: Sandbox) -> None:
+    shared.files.write("file", "")
+    with pytest.raises(InvalidArgumentException):
+        shared.files.watch_dir("/home/user/file")
+    with pytest.raises(FileNotFoundException):
+        shared.files.watch_dir("/not/there")
+
+
+def test_a_signed_url_reads_and_writes_one_path_until_it_expires(shared: Sandbox) -> None:
+    shared.files.write("signed", "content")
+    url = shared.download_url("signed", use_signature_expiration=60)
+    assert urllib.request.urlopen(url).read() == b"content"
+    with pytest.raises(urllib.error.HTTPError) as forged:
+        urllib.request.urlopen(url.replace("path=signed", "path=other"))
+    assert forged.value.code == 401
+    late = shared.download_url("signed", use_signature_expiration=-60)
+    with pytest.raises(urllib.error.HTTPError) as expired:
+        urllib.request.urlopen(late)
+    assert expired.value.read() == b'{"code":401,"message":"signature is already expired"}'
+    forged.value.close()
+    expired.value.close()
