@@ -64,6 +64,7 @@ lane_of_owner() {
     step "contract: every runtime, as $(id -un)" "$python" -m pytest -q tests/contract
     step "state: every storage driver, as $(id -un)" "$python" -m pytest -q tests/state
     step "end to end" "$python" -m pytest -q tests/e2e
+    step "e2b: its own clients, unmodified" "$python" -m pytest -q tests/e2b
     step "server: two tenants, real clients" "$python" -m pytest -q tests/server
     step "Inspect: its own check, and whole evaluations" "$python" -m pytest -q tests/inspect
 }

@@ -58,7 +58,7 @@ def _hosts(network: Mapping[str, Any], internet: bool | None) -> tuple[str, ...]
             raise CallRefused(
                 "unimplemented",
                 f"allowOut has {quote(entry)}; only host names can be allowed here, "
-                "such as pypi.org or *.example.com",
+                "such as example.com or *.example.com",
             )
     closed = internet is False or any(entry in EVERYTHING for entry in denied)
     if allowed and not closed:
