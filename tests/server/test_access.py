@@ -103,6 +103,8 @@ def test_a_tenant_does_not_see_what_is_anothers(
         {"root": {"kind": "host", "extra": ["/root"]}},
         {"second_layer": "none"},
         {"egress": {"allow": ["x.example"], "private": ["x.example"]}},
+        {"egress": {"allow": [], "rule": [{"name": "a", "host": "x.example", "private": True}]}},
+        {"secrets": {"X": {"from": "command:id", "hosts": ["x.example"], "header": "x"}}},
         {"limits": {"memory": "unlimited"}},
     ],
 )
