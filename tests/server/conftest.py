@@ -16,6 +16,9 @@ from typing import Any
 import httpx
 import pytest
 
+from cloister.server.records import Records
+from cloister.server.tokens import Wish, create_token
+
 
 class Server:
     """A `cloister serve` of its own, with its own state."""
@@ -42,7 +45,9 @@ class Server:
         )
         assert self.process.stdout is not None
         lines = [self.process.stdout.readline(), self.process.stdout.readline()]
-        assert all(lines), self.said()
+        if not all(lines):
+            self.stop()
+            raise AssertionError(self.said())
         self.url = lines[1].split()[-1]
 
     def _cloister(self, *words: str) -> list[str]:
@@ -72,8 +77,12 @@ class Server:
         assert done.returncode == 0, done.stderr
         return done.stdout.strip()
 
-    def token(self, tenant: str, *options: str) -> str:
-        return self.run("token", "create", "--tenant", tenant, *options)
+    def token(self, tenant: str, **wishes: Any) -> str:
+        records = Records.open(f"sqlite:///{self.directory}/state/server.db")
+        try:
+            return create_token(records, Wish(tenant, **wishes))[0]
+        finally:
+            records.close()
 
     def owner(self) -> httpx.Client:
         """A client by the unix socket."""

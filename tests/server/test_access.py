@@ -14,6 +14,7 @@ import pytest
 
 from .conftest import Server, created
 
+RULE = {"name": "a", "host": "x.example", "effect": "allow", "private": True}
 REFUSED = [
     None,
     "clo_" + "0" * 52,
@@ -33,9 +34,9 @@ def test_without_a_valid_token_there_is_nothing(server: Server, token: str | Non
 def test_a_token_opens_until_it_expires_or_is_revoked(server: Server) -> None:
     good = server.client(server.token("acme"))
     assert good.get("/v1/sandboxes").status_code == 200
-    short = server.client(server.token("acme", "--expires", "0.001s"))
+    short = server.client(server.token("acme", lifetime_s=0.001))
     assert short.get("/v1/sandboxes").status_code == 401
-    made = json.loads(server.token("acme", "--json"))
+    made = json.loads(server.run("token", "create", "--tenant", "acme", "--json"))
     client = server.client(made["token"])
     assert client.get("/v1/sandboxes").status_code == 200
     server.run("token", "revoke", made["id"])
@@ -55,7 +56,7 @@ def test_the_secret_of_a_token_is_nowhere_on_disk(server: Server) -> None:
 
 
 def test_a_scope_allows_what_it_says_and_nothing_else(server: Server, sandbox: str) -> None:
-    reader = server.client(server.token("acme", "--scope", "sandboxes:read"))
+    reader = server.client(server.token("acme", scopes=["sandboxes:read"]))
     assert reader.get(f"/v1/sandboxes/{sandbox}").status_code == 200
     refused = reader.post(f"/v1/sandboxes/{sandbox}/run", json={"command": "true"})
     assert (refused.status_code, refused.json()["details"]["scope"]) == (403, "sandboxes:write")
@@ -65,7 +66,7 @@ def test_a_token_for_one_sandbox_opens_no_other(
     server: Server, acme: httpx.Client, sandbox: str
 ) -> None:
     other = created(acme)
-    client = server.client(server.token("acme", "--sandbox", sandbox))
+    client = server.client(server.token("acme", sandbox=sandbox))
     assert client.get(f"/v1/sandboxes/{sandbox}").status_code == 200
     assert client.get(f"/v1/sandboxes/{other}").status_code == 403
     assert client.get("/v1/sandboxes").status_code == 403
@@ -103,7 +104,7 @@ def test_a_tenant_does_not_see_what_is_anothers(
         {"root": {"kind": "host", "extra": ["/root"]}},
         {"second_layer": "none"},
         {"egress": {"allow": ["x.example"], "private": ["x.example"]}},
-        {"egress": {"allow": [], "rule": [{"name": "a", "host": "x.example", "private": True}]}},
+        {"egress": {"allow": [], "rule": [RULE]}},
         {"secrets": {"X": {"from": "command:id", "hosts": ["x.example"], "header": "x"}}},
         {"limits": {"memory": "unlimited"}},
     ],

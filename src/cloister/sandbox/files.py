@@ -258,6 +258,36 @@ class Files:
             await self._done(errand, source)
         return summary
 
+    async def put_parcel(
+        self,
+        target: PathLike,
+        parcel: AsyncIterable[bytes],
+        *,
+        user: str | int | User | None = None,
+    ) -> None:
+        """Unpack inside what `copy_in` packs, when it was packed elsewhere."""
+        errand = self._errand(Operation.PUT, target, user)
+        async with errand:
+            errand.content_bytes = 0
+            async for chunk in parcel:
+                errand.content_bytes += len(chunk)
+                if not await errand.give(chunk):
+                    break
+            errand.input.close()
+            await self._done(errand, target)
+
+    async def get_parcel(
+        self, source: PathLike, *, user: str | int | User | None = None
+    ) -> AsyncGenerator[bytes, None]:
+        """Yield what `copy_out` unpacks, to be unpacked elsewhere."""
+        errand = self._errand(Operation.GET, source, user)
+        async with errand:
+            errand.content_bytes = 0
+            async for chunk in errand.chunks():
+                errand.content_bytes += len(chunk)
+                yield chunk
+            await self._done(errand, source)
+
     async def watch(
         self,
         path: PathLike = "/workspace",

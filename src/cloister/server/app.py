@@ -17,6 +17,7 @@ from cloister.server.access import TRUSTED, Access
 from cloister.server.endpoint import new_request_id, route_of, websocket_of
 from cloister.server.fleet import Fleet
 from cloister.server.observation import Observation
+from cloister.server.open_routes import open_routes
 from cloister.server.problems import problem_response
 from cloister.server.records import Records
 from cloister.server.routes import conversations, endpoints
@@ -54,6 +55,7 @@ class App:
         self.doors: list[Door] = [*doors]
         routes = [route_of(each, house.access, house.observation) for each in endpoints()]
         routes += [websocket_of(each, house.access, house.observation) for each in conversations()]
+        routes += open_routes(house.access, house.observation)
         self._router = Router(routes, redirect_slashes=False, default=_not_found)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -12,7 +12,6 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route, WebSocketRoute
-from starlette.types import Receive, Scope, Send
 from starlette.websockets import WebSocket
 
 from cloister.server.access import Access
@@ -80,8 +79,7 @@ def route_of(endpoint: Endpoint, access: Access, observation: Observation) -> Ba
 def websocket_of(one: Conversation, access: Access, observation: Observation) -> BaseRoute:
     """Return the route of a WebSocket."""
 
-    async def serve(scope: Scope, receive: Receive, send: Send) -> None:
-        websocket = WebSocket(scope, receive, send)
+    async def serve(websocket: WebSocket) -> None:
         id, begun = new_request_id(), time.monotonic()
         caller, status = None, 101
         try:

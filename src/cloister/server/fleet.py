@@ -64,6 +64,7 @@ class Fleet:
         )
         self._tasks: set[asyncio.Task[None]] = set()
         self._closing = False
+        self.started = 0
 
     async def open(self) -> None:
         """Settle what an earlier server left: what is kept stays, what ran has ended."""
@@ -296,6 +297,7 @@ class Fleet:
             notes=dict(row.notes),
         )
         self._residents[tenant, row.id] = resident
+        self.started += 1
         self._spawn(self._watch(resident))
         return resident
 

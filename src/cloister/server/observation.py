@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("cloister.server.requests")
 
-_BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 60.0)
+BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 60.0)
 
 
 class Observation:
@@ -64,7 +64,7 @@ class Observation:
         took_s = time.monotonic() - begun
         self.requests[method, path, status] += 1
         self.duration_sum_s += took_s
-        for bucket in _BUCKETS_S:
+        for bucket in BUCKETS_S:
             if took_s <= bucket:
                 self.durations[bucket] += 1
         # Neither the query nor a header: both may hold what must not be kept.

@@ -8,7 +8,7 @@ import msgspec
 
 from cloister.errors import RequestError, ScopeMissing
 from cloister.model import UNLIMITED, Limits, VolumeMount, parse_volume
-from cloister.policy import DirectoryRoot, Policy, read_policy
+from cloister.policy import Policy, read_policy
 from cloister.server.settings import Settings
 from cloister.server.tenancy import OWNER, Names
 from cloister.server.tokens import Caller, Role
@@ -85,30 +85,34 @@ def sandbox_settings(
 
 
 def _policy(tables: dict[str, Any], caller: Caller, names: Names) -> Policy:
-    policy = read_policy(tables, "policy")
     if caller.role is not Role.ADMIN:
-        _require_tenants(tables, policy)
+        _require_tenants(tables)
+    policy = read_policy(tables, "policy")
+    rules = () if policy.egress is None else policy.egress.rules
+    if caller.role is not Role.ADMIN and any(rule.private for rule in rules):
+        raise _not_theirs("egress.rule.private")
     if policy.volumes:
         policy = policy.replace(volumes=[_volume(volume, names) for volume in policy.volumes])
     return policy
 
 
-def _require_tenants(tables: dict[str, Any], policy: Policy) -> None:
-    root, egress = tables.get("root", {}), tables.get("egress", {})
-    refused = [
-        *(key for key in tables if key not in _TENANT_KEYS),
-        *(f"root.{key}" for key in root if key not in _TENANT_ROOT_KEYS),
-        *(f"egress.{key}" for key in egress if key not in _TENANT_EGRESS_KEYS),
-    ]
-    if isinstance(policy.root, DirectoryRoot):
-        refused.append("root.path")
-    if policy.egress is not None and any(rule.private for rule in policy.egress.rules):
-        refused.append("egress.rule.private")
-    if refused:
-        raise ScopeMissing(
-            f"policy {refused[0]} is about the host; only a token of the role admin may set it",
-            scope="admin",
-        )
+def _require_tenants(tables: dict[str, Any]) -> None:
+    places: tuple[tuple[str, object, frozenset[str]], ...] = (
+        ("", tables, _TENANT_KEYS),
+        ("root.", tables.get("root"), _TENANT_ROOT_KEYS),
+        ("egress.", tables.get("egress"), _TENANT_EGRESS_KEYS),
+    )
+    for place, table, known in places:
+        for key in table if isinstance(table, dict) else ():
+            if key not in known:
+                raise _not_theirs(place + key)
+
+
+def _not_theirs(key: str) -> ScopeMissing:
+    return ScopeMissing(
+        f"policy {key} is about the host; only a token of the role admin may set it",
+        scope="admin",
+    )
 
 
 def _volume(mount: VolumeMount, names: Names) -> VolumeMount:

@@ -91,6 +91,10 @@ class Records:
             self._disconnect()
             raise HostError(f"the records cannot be used: {_said(error)}") from error
 
+    async def probe(self) -> None:
+        """Raise if the database does not answer."""
+        await self.do(lambda connection: connection.execute(select(1)))
+
     async def add_sandbox(self, row: SandboxRow) -> None:
         """Remember a sandbox, before it is started."""
         await self.do(lambda connection: connection.execute(insert(sandboxes).values(_packed(row))))

@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 from cloister.server.endpoint import Conversation, Endpoint
-from cloister.server.routes import running, sandboxes
+from cloister.server.routes import files, processes, record, running, sandboxes, state, stock
 
 
 def endpoints() -> list[Endpoint]:
     """Return every endpoint, in the order of the documentation."""
-    return [*sandboxes.ENDPOINTS, *running.ENDPOINTS]
+    return [
+        *sandboxes.ENDPOINTS,
+        *running.ENDPOINTS,
+        *processes.ENDPOINTS,
+        *files.ENDPOINTS,
+        *state.ENDPOINTS,
+        *stock.ENDPOINTS,
+        *record.ENDPOINTS,
+    ]
 
 
 def conversations() -> list[Conversation]:
     """Return every WebSocket."""
-    return []
+    return [*processes.CONVERSATIONS, *files.CONVERSATIONS]

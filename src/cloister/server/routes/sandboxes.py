@@ -7,6 +7,7 @@ import hashlib
 import json
 import re
 from datetime import UTC, datetime
+from typing import Any
 
 import msgspec
 
@@ -37,7 +38,7 @@ class SandboxInfo(msgspec.Struct, omit_defaults=True, kw_only=True):
     ending: str | None = None
     keep: str | None = None
     label: str | None = None
-    policy: dict[str, object] | None = None
+    policy: dict[str, Any] | None = None
     processes: int | None = None
 
 

@@ -1,0 +1,63 @@
+"""What anybody may ask without a token: whether the server is well, and what its API is."""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, PlainTextResponse, Response
+from starlette.routing import BaseRoute, Route
+
+from cloister.server.access import Access
+from cloister.server.endpoint import new_request_id
+from cloister.server.metrics import render_metrics
+from cloister.server.observation import Observation
+from cloister.server.openapi import describe_api, describe_page
+from cloister.server.problems import problem_response
+from cloister.server.routes import conversations, endpoints
+
+_PAGE_POLICY = "default-src 'none'; style-src 'unsafe-inline'"
+
+
+def open_routes(access: Access, observation: Observation) -> list[BaseRoute]:
+    """Return the routes that are not under /v1."""
+    fleet = access.fleet
+    document = describe_api(endpoints(), conversations(), version("cloister"))
+    encoded = msgspec.json.encode(document)
+    page = describe_page(document)
+
+    async def healthz(request: Request) -> Response:
+        return PlainTextResponse("ok\n")
+
+    async def readyz(request: Request) -> Response:
+        if fleet.is_draining:
+            return PlainTextResponse("draining\n", 503)
+        try:
+            await fleet.records.probe()
+        except Exception as error:
+            return problem_response(error, new_request_id())
+        return PlainTextResponse("ready\n")
+
+    async def metrics(request: Request) -> Response:
+        try:
+            caller = await access.caller(request)
+            caller.require_admin()
+        except Exception as error:
+            return problem_response(error, new_request_id())
+        text = render_metrics(fleet, observation)
+        return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
+
+    async def openapi(request: Request) -> Response:
+        return Response(encoded, media_type="application/json")
+
+    async def docs(request: Request) -> Response:
+        return HTMLResponse(page, headers={"content-security-policy": _PAGE_POLICY})
+
+    return [
+        Route("/healthz", healthz),
+        Route("/readyz", readyz),
+        Route("/metrics", metrics),
+        Route("/openapi.json", openapi),
+        Route("/docs", docs),
+    ]

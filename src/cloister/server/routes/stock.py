@@ -1,0 +1,203 @@
+"""What sandboxes are made of: volumes, images, templates."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import msgspec
+
+from cloister.build.volume_owner import owner_on_disk
+from cloister.errors import ScopeMissing
+from cloister.image import Image
+from cloister.model import UNLIMITED, parse_bytes, parse_user
+from cloister.node import open_store
+from cloister.node.templates import TemplateRecord
+from cloister.server.call import Call
+from cloister.server.endpoint import Endpoint
+from cloister.server.routes.sandboxes import when
+from cloister.server.shelves import shared_names, shown_template
+from cloister.server.tenancy import OWNER, Names, TenantName
+from cloister.store import Volume
+
+
+class VolumeInfo(msgspec.Struct, omit_defaults=True):
+    """A volume; without `limit_bytes` nothing limits it."""
+
+    name: str
+    created_at: str
+    limit_bytes: int | None = None
+
+
+class VolumeList(msgspec.Struct):
+    """Volumes, by name."""
+
+    volumes: list[VolumeInfo]
+
+
+class NewVolume(msgspec.Struct, forbid_unknown_fields=True):
+    """A volume to make: its size, and whose it is inside."""
+
+    name: str
+    size: int | str
+    user: str | int = "user"
+
+
+class ImageInfo(msgspec.Struct):
+    """An image that sandboxes can stand on."""
+
+    digest: str
+    names: list[str]
+    config: dict[str, Any]
+
+
+class ImageList(msgspec.Struct):
+    """Images, oldest first."""
+
+    images: list[ImageInfo]
+
+
+class TemplateInfo(msgspec.Struct):
+    """A version of a template."""
+
+    name: str
+    version: int
+    reference: str
+    image: str
+    policy: dict[str, Any]
+    start: list[str]
+    created_at: str
+    shared: bool
+
+
+class TemplateList(msgspec.Struct):
+    """Templates, all versions, by name."""
+
+    templates: list[TemplateInfo]
+
+
+def volume_info(volume: Volume, names: Names) -> VolumeInfo:
+    """Return a volume as its tenant sees it."""
+    return VolumeInfo(names.shown(volume.name), when(volume.created_at), volume.limit_bytes)
+
+
+def image_info(image: Image, tenant: TenantName) -> ImageInfo:
+    """Return an image as a tenant sees it."""
+    described = image.as_dict()
+    keys = ("env", "user", "workdir", "entrypoint", "cmd", "platform")
+    names = image.names if tenant == OWNER else shared_names(image)
+    config = {key: described[key] for key in keys if key in described}
+    return ImageInfo(image.digest, list(names), config)
+
+
+def template_info(record: TemplateRecord, tenant: TenantName) -> TemplateInfo:
+    """Return a template as a tenant sees it."""
+    name = shown_template(tenant, record.name)
+    policy = record.policy.as_dict()
+    if tenant != OWNER:
+        # What the owner showed of the host is not for tenants to read.
+        policy = {key: value for key, value in policy.items() if key not in ("mount", "secrets")}
+    return TemplateInfo(
+        name=name,
+        version=record.version,
+        reference=f"{name}:{record.version}",
+        image=record.image,
+        policy=policy,
+        start=list(record.start),
+        created_at=when(record.created_at),
+        shared=not Names(tenant).owns(record.name),
+    )
+
+
+async def _volumes(call: Call) -> VolumeList:
+    names = Names(call.caller.tenant)
+    found = await call.fleet.shelves.volumes(call.caller.tenant)
+    return VolumeList([volume_info(each, names) for each in found])
+
+
+async def _volume(call: Call) -> VolumeInfo:
+    tenant = call.caller.tenant
+    found = await call.fleet.shelves.volume(tenant, call.request.path_params["name"])
+    return volume_info(found, Names(tenant))
+
+
+async def _make_volume(call: Call) -> VolumeInfo:
+    wanted = await call.body(NewVolume)
+    names = Names(call.caller.tenant)
+    stored = names.stored(wanted.name, "volume name")
+    size_bytes = None if wanted.size == UNLIMITED else parse_bytes(wanted.size, "size")
+    may = call.caller.tenant == OWNER or call.fleet.settings.unlimited_disk
+    if size_bytes is None and not may:
+        raise ScopeMissing("only a token of the role admin may lift a size", scope="admin")
+    uid, gid = owner_on_disk(parse_user(wanted.user))
+    store = await open_store()
+    made = await asyncio.to_thread(store.volumes.create, stored, size_bytes, uid=uid, gid=gid)
+    return volume_info(made, names)
+
+
+async def _remove_volume(call: Call) -> None:
+    await call.fleet.shelves.remove_volume(call.caller.tenant, call.request.path_params["name"])
+
+
+async def _images(call: Call) -> ImageList:
+    tenant = call.caller.tenant
+    return ImageList([image_info(each, tenant) for each in await call.fleet.shelves.images(tenant)])
+
+
+async def _image(call: Call) -> ImageInfo:
+    tenant = call.caller.tenant
+    found = await call.fleet.shelves.image(tenant, call.request.path_params["reference"])
+    return image_info(found, tenant)
+
+
+async def _templates(call: Call) -> TemplateList:
+    tenant = call.caller.tenant
+    found = await call.fleet.shelves.templates(tenant)
+    return TemplateList([template_info(each, tenant) for each in found])
+
+
+async def _template(call: Call) -> TemplateInfo:
+    tenant = call.caller.tenant
+    found = await call.fleet.shelves.template(tenant, call.request.path_params["reference"])
+    return template_info(found, tenant)
+
+
+async def _remove_template(call: Call) -> None:
+    await call.fleet.shelves.remove_template(
+        call.caller.tenant, call.request.path_params["reference"]
+    )
+
+
+_VOLUME, _TEMPLATE = "/v1/volumes/{name}", "/v1/templates/{reference}"
+ENDPOINTS = (
+    Endpoint("GET", "/v1/volumes", "volumes:read", _volumes, "List volumes", gives=VolumeList),
+    Endpoint(
+        *("POST", "/v1/volumes", "volumes:write", _make_volume, "Make an empty volume"),
+        takes=NewVolume,
+        gives=VolumeInfo,
+        status=201,
+    ),
+    Endpoint("GET", _VOLUME, "volumes:read", _volume, "Look at a volume", gives=VolumeInfo),
+    Endpoint(
+        *("DELETE", _VOLUME, "volumes:write", _remove_volume),
+        "Remove a volume that no sandbox uses",
+        status=204,
+    ),
+    Endpoint("GET", "/v1/images", "images:read", _images, "List images", gives=ImageList),
+    Endpoint(
+        *("GET", "/v1/images/{reference:path}", "images:read", _image, "Look at an image"),
+        gives=ImageInfo,
+    ),
+    Endpoint(
+        *("GET", "/v1/templates", "templates:read", _templates, "List templates"),
+        gives=TemplateList,
+    ),
+    Endpoint(
+        "GET", _TEMPLATE, "templates:read", _template, "Look at a template", gives=TemplateInfo
+    ),
+    Endpoint(
+        *("DELETE", _TEMPLATE, "templates:write", _remove_template),
+        "Remove a version of a template, or all of them",
+        status=204,
+    ),
+)

@@ -1,0 +1,94 @@
+"""Snapshots, forks, rewinds and exports over HTTP; the ledger; what is used."""
+
+from __future__ import annotations
+
+import io
+import tarfile
+
+import httpx
+
+from .conftest import created
+
+DISK = {"storage": "disk", "limits": {"disk": "unlimited"}}
+
+
+def run(client: httpx.Client, id: str, command: str) -> int:
+    answer = client.post(f"/v1/sandboxes/{id}/run", json={"command": command})
+    assert answer.status_code == 200, answer.text
+    return int(answer.json()["exit_code"])
+
+
+def test_a_snapshot_is_gone_back_to_forked_and_nobody_elses(
+    acme: httpx.Client, globex: httpx.Client
+) -> None:
+    id = created(acme, **DISK)
+    run(acme, id, "echo one > /workspace/file")
+    taken = acme.post(f"/v1/sandboxes/{id}/snapshots", json={"name": "first"}).json()
+    run(acme, id, "echo two > /workspace/file; echo more > /workspace/more")
+    changes = acme.get(f"/v1/sandboxes/{id}/diff", params={"since": taken["id"]}).json()
+    assert {change["path"] for change in changes["changes"]} >= {"/workspace/more"}
+    where = {"form": "tar", "below": "/workspace", "since": "first"}
+    archive = acme.get(f"/v1/sandboxes/{id}/export", params=where)
+    assert archive.headers["content-type"] == "application/x-tar"
+    with tarfile.open(fileobj=io.BytesIO(archive.content)) as opened:
+        assert sorted(each.lstrip("./") for each in opened.getnames() if each.strip("./")) == [
+            "file",
+            "more",
+        ]
+    patch = acme.get(f"/v1/sandboxes/{id}/export", params={**where, "form": "patch"}).text
+    assert "+two" in patch and "-one" in patch
+    forks = acme.post(f"/v1/snapshots/{taken['id']}/fork", json={"count": 2, "sandbox": DISK})
+    assert forks.status_code == 201, forks.text
+    for fork in forks.json()["sandboxes"]:
+        assert run(acme, fork["id"], "test $(cat /workspace/file) = one") == 0
+        acme.delete(f"/v1/sandboxes/{fork['id']}")
+    assert acme.post(f"/v1/sandboxes/{id}/rewind", json={"to": "first"}).status_code == 200
+    assert run(acme, id, "test $(cat /workspace/file) = one -a ! -e /workspace/more") == 0
+
+    mine = created(globex, **DISK)
+    for reference in (taken["id"], f"{id}@first", taken["id"][:12]):
+        assert globex.get(f"/v1/snapshots/{reference}").status_code == 404
+        assert globex.delete(f"/v1/snapshots/{reference}").status_code == 404
+        assert globex.post(f"/v1/snapshots/{reference}/fork", json={}).status_code == 404
+        back = globex.post(f"/v1/sandboxes/{mine}/rewind", json={"to": reference})
+        assert back.status_code == 404, back.text
+        since = {"since": reference}
+        assert globex.get(f"/v1/sandboxes/{mine}/diff", params=since).status_code == 404
+    assert globex.get("/v1/snapshots").json() == {"snapshots": []}
+    assert acme.get(f"/v1/snapshots/{id}@first").json()["id"] == taken["id"]
+    assert acme.delete(f"/v1/snapshots/{taken['id']}").status_code == 204
+    for client, one in ((acme, id), (globex, mine)):
+        client.delete(f"/v1/sandboxes/{one}")
+
+
+def test_the_ledger_of_a_sandbox_is_its_tenants_also_after_its_end(
+    acme: httpx.Client, globex: httpx.Client
+) -> None:
+    id = created(acme, ledger="on")
+    run(acme, id, "true")
+    acme.delete(f"/v1/sandboxes/{id}")
+    kinds, after = [], -1
+    while after is not None:
+        page = acme.get(f"/v1/sandboxes/{id}/ledger", params={"after": after, "limit": 3}).json()
+        kinds += [entry["kind"] for entry in page["entries"]]
+        after = page.get("next")
+    assert "process.started" in kinds and kinds[0] == "ledger.opened"
+    assert "payload" in acme.get(f"/v1/sandboxes/{id}/receipt").json()
+    assert globex.get(f"/v1/sandboxes/{id}/ledger").status_code == 404
+    assert globex.get(f"/v1/sandboxes/{id}/receipt").status_code == 404
+
+
+def test_what_is_used_is_said(acme: httpx.Client, sandbox: str) -> None:
+    assert acme.get(f"/v1/sandboxes/{sandbox}/usage").json()["memory_bytes"] > 0
+    assert acme.get(f"/v1/sandboxes/{sandbox}/traffic").json() == {"events": [], "lost": 0}
+    held = acme.get("/v1/usage").json()
+    assert held["tenant"] == "acme" and held["held"]["sandboxes"] >= 1
+    assert held["quota"]["sandboxes"] == 20
+
+
+def test_a_server_that_is_well_says_so_and_counts(owner: httpx.Client, acme: httpx.Client) -> None:
+    assert owner.get("/healthz").text == "ok\n"
+    assert owner.get("/readyz").text == "ready\n"
+    assert 'path="/v1/sandboxes"' in owner.get("/metrics").text
+    assert acme.get("/metrics").status_code == 403
+    assert acme.get("/healthz").status_code == 200
