@@ -12,7 +12,13 @@ from cloister.sandbox import Files, Process, Sandbox
 
 PAIRS = [(Sandbox, blocking.Sandbox), (Files, blocking.Files), (Process, blocking.Process)]
 # Between the sandbox and its guest; nobody outside the loop can use them.
-OF_THE_WIRE = {"Sandbox.link", "Process.begin", "Process.hear", "Process.lost"}
+OF_THE_WIRE = {
+    *("Files.get_parcel", "Files.put_parcel"),
+    "Sandbox.link",
+    "Process.begin",
+    "Process.hear",
+    "Process.lost",
+}
 OF_THE_WIRE |= {"Process.wait_started", "Sandbox.enter", "Sandbox.leave", "Sandbox.permitted"}
 OF_THE_WIRE |= {"Sandbox.adopt", "Sandbox.guest", "Sandbox.start_guest", "Sandbox.end_guest"}
 OF_THE_WIRE |= {"Sandbox.freeze", "Sandbox.is_idle", "Sandbox.stand_on"}
