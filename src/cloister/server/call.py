@@ -129,8 +129,18 @@ def _too_large(limit: int) -> Exhausted:
     return Exhausted(f"the body is larger than {limit} bytes", limit="body")
 
 
+def _plain(value: Any) -> Any:
+    # A text that knows more than its characters is written as those.
+    if isinstance(value, str):
+        return str(value)
+    raise TypeError(f"{type(value).__name__} has no form in JSON")
+
+
+_encoder = msgspec.json.Encoder(enc_hook=_plain)
+
+
 def answer(value: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
     """Return a value as JSON."""
     if value is None:
         return Response(status_code=204, headers=headers)
-    return Response(msgspec.json.encode(value), status, headers, media_type="application/json")
+    return Response(_encoder.encode(value), status, headers, media_type="application/json")

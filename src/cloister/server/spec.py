@@ -130,6 +130,9 @@ def limits_of(spec: SandboxSpec, before: Limits, caller: Caller, settings: Setti
         named["idle"] = settings.idle_s
     limits = before.replace(**named)
     if caller.tenant != OWNER:
+        if not settings.unlimited_disk and limits.disk is not None:
+            # Named, so that it is refused where nothing could hold a tenant to it.
+            limits = limits.replace(disk=limits.disk)
         needed = ("memory", "cpus") if settings.unlimited_disk else ("memory", "cpus", "disk")
         for name in needed:
             if getattr(limits, name) is None:
