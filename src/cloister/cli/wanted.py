@@ -210,7 +210,7 @@ def _egress(before: Egress | None, allowed: Sequence[str]) -> Egress:
         # The same words, about the option instead of the field.
         raise RequestError("--allow" + str(error).removeprefix("egress.allow")) from error
     rules, budget = ((), None) if before is None else (before.rules, before.budget)
-    return Egress(dict.fromkeys((*known, *added)), private, rules, budget)
+    return Egress(tuple(dict.fromkeys((*known, *added))), private, rules, budget)
 
 
 def _out(text: str) -> tuple[str, Path]:
