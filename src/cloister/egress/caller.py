@@ -5,6 +5,10 @@ from __future__ import annotations
 import asyncio
 import socket
 import struct
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from cloister.egress.meter import Meter
 
 # Closing without a word about it is a reset: a program must not take a cut for an end. Also what
 # happens when the gateway is killed.
@@ -16,8 +20,9 @@ _CHUNK = 64 * 1024
 class Caller:
     """The side of a connection that is in the sandbox."""
 
-    def __init__(self, sock: socket.socket) -> None:
+    def __init__(self, sock: socket.socket, meter: Meter | None = None) -> None:
         prepare(sock)
+        self._meter = meter
         self.sock = sock
         self.unread = b""
         self.bytes_out = 0
@@ -27,6 +32,8 @@ class Caller:
         """Read on; what came is added to `unread` too. Nothing is the end."""
         data = await self._loop.sock_recv(self.sock, _CHUNK)
         self.bytes_out += len(data)
+        if self._meter is not None:
+            self._meter.sent(len(data))
         self.unread += data
         return data
 

@@ -121,6 +121,7 @@ class Gateway:
             self._bounds,
             depth=_depth(content["depth"]),
             secrets=Secrets.of(content["values"], policy.secrets),
+            used=content["used"],
         )
         old = self._intakes.pop(id, None)
         if old is not None:

@@ -40,6 +40,7 @@ class Intake:
         self._open: set[asyncio.Task[None]] = set()
         self._is_full = False
         self._closed = False
+        ward.meter.on_over = self._cut_soon
 
     def begin(self) -> None:
         """Take what has come and what comes."""
@@ -61,6 +62,15 @@ class Intake:
         for door in self._doors:
             self._loop.remove_reader(door)
             door.close()
+        for task in self._open:
+            task.cancel()
+
+    def _cut_soon(self) -> None:
+        # Not at once: whoever has reached the limit says so first.
+        self._loop.call_soon(self._loop.call_soon, self._cut)
+
+    def _cut(self) -> None:
+        """End what is open; what comes from now on is judged anew."""
         for task in self._open:
             task.cancel()
 
@@ -100,8 +110,9 @@ class Intake:
 
     async def _serve(self, door: socket.socket, sock: socket.socket) -> None:
         try:
-            caller = Caller(sock)
-            if door is self._names_tcp:
+            is_name = door is self._names_tcp
+            caller = Caller(sock, None if is_name else self._ward.meter)
+            if is_name:
                 await self._names.serve(caller, self._ward.bounds.head_s)
             else:
                 await Passage(self._ward, caller).serve(self._ways[door])

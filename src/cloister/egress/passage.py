@@ -47,6 +47,7 @@ class Passage:
         self._number: int | None = None
         self._far: socket.socket | None = None
         self._relay: Relay | None = None
+        self._meter = ward.meter if ward.meter.has_limits else None
         self._reads_requests = False
         self._addresses: list[Address] = []
         self._conversation: Conversation | None = None
@@ -118,7 +119,7 @@ class Passage:
         if self._far is None:
             raise Unreachable("it was not dialled")
         ward, caller = self.ward, self.caller
-        relay = Relay(caller.sock, self._far, ward.pipes, ward.bounds.idle_s)
+        relay = Relay(caller.sock, self._far, ward.pipes, ward.bounds.idle_s, self._meter)
         self._relay = relay
         self.say_no = None if first is None or first.head is None else self.say_no
         relay.begin_in()
@@ -158,6 +159,7 @@ class Passage:
             relay.begin_out(unread)
             return
         self._require_no_placeholders(first.head)
+        await self.ward.meter.admit("requests")
         relay.passes_out_elsewhere()
         path = web.own_target(first.head.request) if target is None else target
         authority = (self.name, self.port)
@@ -187,6 +189,9 @@ class Passage:
             await self._answer(failure)
         except OSError as failure:
             error = os.strerror(failure.errno) if failure.errno else str(failure)
+        except asyncio.CancelledError:
+            error = self.ward.meter.reason
+            raise
         finally:
             self._close(error)
 

@@ -9,8 +9,9 @@ import socket
 from collections.abc import Callable
 
 from cloister.egress.caller import orderly
+from cloister.egress.meter import Meter
 from cloister.egress.pipes import Pipe, Pipes
-from cloister.egress.refusal import Unreachable
+from cloister.egress.refusal import Refusal, Unreachable
 
 _BUFFER = bytearray(128 * 1024)
 _VIEW = memoryview(_BUFFER)
@@ -136,11 +137,17 @@ class Relay:
     """Both directions of one connection."""
 
     def __init__(
-        self, near: socket.socket, far: socket.socket, pipes: Pipes, idle_s: float
+        self,
+        near: socket.socket,
+        far: socket.socket,
+        pipes: Pipes,
+        idle_s: float,
+        meter: Meter | None = None,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._near, self._far = near, far
         self._idle_s = idle_s
+        self._meter = meter
         self._over: asyncio.Future[None] = self._loop.create_future()
         self._active = self._loop.time()
         self._timer = self._loop.call_later(idle_s, self._look)
@@ -179,10 +186,23 @@ class Relay:
     def _moved_out(self, count: int) -> None:
         self.bytes_out += count
         self._active = self._loop.time()
+        if self._meter is not None:
+            self._spend(self._meter.sent, count)
 
     def _moved_in(self, count: int) -> None:
         self.bytes_in += count
         self._active = self._loop.time()
+        if self._meter is not None:
+            self._spend(self._meter.came, count)
+
+    def _spend(self, spend: Callable[[int], None], count: int) -> None:
+        """Have bytes counted before they are passed on; those over the budget are not."""
+        try:
+            spend(count)
+        except Refusal as refusal:
+            if not self._over.done():
+                self._over.set_exception(refusal)
+            raise ConnectionAbortedError(errno.ECONNABORTED, "over budget") from None
 
     def _ended(self, error: OSError | None) -> None:
         if self._over.done():

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from cloister.egress.asking import Asking
 from cloister.egress.book import NETWORK, Book
 from cloister.egress.bounds import Bounds
+from cloister.egress.meter import Meter
 from cloister.egress.pipes import Pipes
 from cloister.egress.presence import while_present
 from cloister.egress.refusal import Refusal
@@ -54,6 +55,7 @@ class Ward:
         *,
         depth: Depth | None = None,
         secrets: Secrets | None = None,
+        used: Mapping[str, int] | None = None,
     ) -> None:
         self.id = id
         self.depth = depth
@@ -70,6 +72,13 @@ class Ward:
         self._untold: set[str] = set()
         self._reports = reports
         self._asking = Asking(id, reports, bounds)
+        self.meter = Meter(
+            self._egress.budget,
+            used or {},
+            tell=self.tell,
+            report=lambda table: reports.tell_now({"do": "used", "sandbox": id, "used": table}),
+            ask=self.ask,
+        )
         self._lookups = asyncio.Semaphore(bounds.lookups)
 
     def may_ask(self, name: str) -> bool:
@@ -110,11 +119,13 @@ class Ward:
             # Fail closed: a rule on requests is worth nothing where nobody reads them.
             raise Refusal(f"the rules for {name} are on its requests, which are not read here")
         verdict = self.judge(Connect(name, port))
-        if verdict.effect is Effect.ASK:
-            question = Question("connection", verdict.rule, name, port)
-            return await while_present(caller, self.ask_for(question))
         if verdict.effect is Effect.DENY:
             raise Refusal(verdict.reason, verdict.rule)
+        if verdict.effect is Effect.ASK:
+            question = Question("connection", verdict.rule, name, port)
+            verdict = await while_present(caller, self.ask_for(question))
+        if self.meter.has_limits:
+            await while_present(caller, self.meter.admit("connections"))
         return verdict
 
     def judge(self, request: Connect | HttpRequest) -> Verdict:

@@ -169,6 +169,7 @@ class GatewayKeeper:
             "egress": tables["egress"],
             "secrets": tables.get("secrets", {}),
             "book": served.log.book,
+            "used": served.log.used,
             **(_NOTHING if served.provisions is None else served.provisions.document()),
         }
         document = control.document(content)
@@ -255,6 +256,10 @@ class GatewayKeeper:
                 log = self._log_of(frame["sandbox"])
                 if log is not None:
                     log.book[str(frame["name"])] = str(frame["address"])
+            case "used":
+                log = self._log_of(frame["sandbox"])
+                if log is not None:
+                    log.used = {str(name): int(count) for name, count in frame["used"].items()}
             case "ask":
                 served = self._served.get(frame["sandbox"])
                 if served is not None:

@@ -35,6 +35,8 @@ class TrafficLog:
         self._lost = 0
         # Addresses that stand for names inside; another gateway must give no other ones.
         self.book: dict[str, str] = {}
+        # Of its budget; another gateway must count on from there.
+        self.used: dict[str, int] = {}
         self.listener: Listener | None = None
 
     def traffic(self) -> Traffic:
@@ -66,7 +68,7 @@ class TrafficLog:
             self._close(event)
         elif kind in ("name", "connection", "request", "packet"):
             self._add(event)
-        elif kind != "secret":
+        elif kind not in ("secret", "limit"):
             self._lost += 1
 
     def _add(self, told: Mapping[str, Any]) -> None:

@@ -10,6 +10,7 @@ from cloister.ledger import (
     Connected,
     ConnectionClosed,
     Ledger,
+    LimitHit,
     NameAsked,
     Requested,
     Responded,
@@ -64,6 +65,8 @@ class Crossings:
                 self._end(int(told["id"]), _responded(told))
             case "secret":
                 self._secret(told)
+            case "limit":
+                self._ledger.write(LimitHit(str(told["limit"]), int(told["value"])))
             case "closed":
                 error = None if told["error"] is None else str(told["error"])
                 closed = ConnectionClosed(int(told["bytes_out"]), int(told["bytes_in"]), error)

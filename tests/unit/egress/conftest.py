@@ -94,6 +94,8 @@ def opened() -> Open:
     async def open_doors(
         *allow: str,
         private: tuple[str, ...] = (),
+        budget: dict[str, Any] | None = None,
+        rules: tuple[dict[str, Any], ...] = (),
         answers: dict[str, list[str]] | None = None,
         bounds: Bounds | None = None,
     ) -> AsyncIterator[Doors]:
@@ -111,7 +113,7 @@ def opened() -> Open:
         loop = asyncio.get_running_loop()
         ward = Ward(
             "box",
-            Policy(egress=Egress(allow, private)),
+            Policy(egress=Egress(allow, private, rules, budget)),
             {},
             Reports(theirs, loop),
             upstream,

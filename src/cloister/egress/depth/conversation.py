@@ -70,7 +70,9 @@ class Conversation:
             return
         unread, self._caller.unread = self._caller.unread, b""
         context = depth.leaves.context_for(self._name)
-        near = TlsStream(self._caller.sock, context, server_side=True, first=unread)
+        near = TlsStream(
+            self._caller.sock, context, server_side=True, first=unread, meter=self._ward.meter
+        )
         self._stream = near
         await self._agree(near)
         is_many = near.protocol == "h2"
@@ -85,7 +87,7 @@ class Conversation:
 
     async def _run_plain(self, first: FirstWords, target: bytes | None) -> None:
         unread, self._caller.unread = self._caller.unread, b""
-        near = self._stream = PlainStream(self._caller.sock, unread)
+        near = self._stream = PlainStream(self._caller.sock, unread, meter=self._ward.meter)
         bounds = self._ward.bounds
         one = NearH1(near, self._name, self._port, bounds, first.head)
         terms = Terms(self._ward, self._name, self._port, is_tls=False, connection=self._number)

@@ -6,7 +6,10 @@ import asyncio
 import contextlib
 import socket
 import ssl
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from cloister.egress.meter import Meter
 
 CHUNK = 64 * 1024
 
@@ -36,10 +39,16 @@ class Stream(Protocol):
 
 
 class PlainStream:
-    """The socket as it is; `first` is what was read of it before."""
+    """The socket as it is; `first` is what was read of it before.
 
-    def __init__(self, sock: socket.socket, first: bytes = b"") -> None:
+    A `meter` counts what a program sends and is sent; of a stream to a server there is none.
+    """
+
+    def __init__(
+        self, sock: socket.socket, first: bytes = b"", *, meter: Meter | None = None
+    ) -> None:
         self._sock = sock
+        self._meter = meter
         self._first = first
         self._loop = asyncio.get_running_loop()
         self._turn = asyncio.Lock()
@@ -52,9 +61,13 @@ class PlainStream:
             return data
         data = await self._loop.sock_recv(self._sock, CHUNK)
         self.bytes_read += len(data)
+        if self._meter is not None:
+            self._meter.sent(len(data))
         return data
 
     async def write(self, data: bytes) -> None:
+        if self._meter is not None:
+            self._meter.came(len(data))
         async with self._turn:
             await self._loop.sock_sendall(self._sock, data)
         self.bytes_written += len(data)
@@ -87,8 +100,10 @@ class TlsStream:
         server_side: bool,
         name: str | None = None,
         first: bytes = b"",
+        meter: Meter | None = None,
     ) -> None:
         self._sock = sock
+        self._meter = meter
         self._loop = asyncio.get_running_loop()
         self._turn = asyncio.Lock()
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
@@ -125,6 +140,8 @@ class TlsStream:
     async def _fill(self) -> bool:
         data = await self._loop.sock_recv(self._sock, CHUNK)
         self.bytes_read += len(data)
+        if self._meter is not None:
+            self._meter.sent(len(data))
         if not data:
             self._incoming.write_eof()
             return False
@@ -138,6 +155,8 @@ class TlsStream:
             # Taken only by who may send: records leave in the order in which they were made.
             data = self._outgoing.read()
             if data:
+                if self._meter is not None:
+                    self._meter.came(len(data))
                 await self._loop.sock_sendall(self._sock, data)
                 self.bytes_written += len(data)
 

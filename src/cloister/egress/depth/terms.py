@@ -71,6 +71,7 @@ class Terms:
             target=head.target,
             headers=head.headers,
         )
+        await self._ward.meter.admit("requests")
         if verdict.effect is Effect.ASK:
             verdict = await self._ask(verdict.rule, request, head, await hold())
         for name, place in filled.used:
