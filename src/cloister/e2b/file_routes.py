@@ -23,6 +23,7 @@ from cloister.e2b.uploads import Part, parts_of
 from cloister.e2b.watches import NEW_FILE, OLD_FILE
 from cloister.errors import CloisterError
 
+_KERNEL_FILE_BYTES = 16 * 2**20
 _RANGE = re.compile(r"bytes=(\d{1,18})-(\d{0,18})")
 
 
@@ -50,7 +51,12 @@ async def download(box: Box, request: Request) -> Response:
         else:
             first = 0
     headers["content-length"] = str(length)
-    if request.method == "HEAD" or length == 0:
+    if length == 0 and request.method != "HEAD":
+        # The kernel's own files say that they are empty, and are not.
+        data = await box.sandbox.files.read(path, limit=_KERNEL_FILE_BYTES, user=person.user)
+        headers["content-length"] = str(len(data))
+        return Response(data, status, headers, "application/octet-stream")
+    if request.method == "HEAD":
         return Response(b"", status, headers, "application/octet-stream")
     content = box.sandbox.files.stream(path, offset=first, length=length, user=person.user)
     return _Content(status, headers, content, length)
