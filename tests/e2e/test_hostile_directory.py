@@ -93,5 +93,5 @@ def test_the_stand_in_runs_nothing_of_the_directory_it_is_started_in(
     ids = SubIds(((100_000, 65_536),), ((100_000, 65_536),), "/bin/true", "/bin/true")
     # Without the ids that nobody maps here it gets as far as asking for its work.
     with suppress(HostError):
-        stand_in._ask_child(ids, b"", ())
+        stand_in._Child(ids).close()
     assert not ran(planted)
