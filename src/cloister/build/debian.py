@@ -137,8 +137,10 @@ async def _workplace(request: DebianRequest) -> AsyncIterator[tuple[Outsider, Pa
         place = Path(tempfile.mkdtemp(prefix="cloister-debian-"))
         try:
             place.chmod(0o755)
+            # They may name a mirror with its password: nobody else on the host reads them.
+            (place / "sources").touch(mode=0o600)
             (place / "sources").write_text(sources)
-            (place / "sources").chmod(0o644)
+            who.own(place / "sources")
             (place / "tmp").mkdir()
             who.own(place / "tmp")
             yield who, place

@@ -12,7 +12,7 @@ import click
 from cloister.cli import session
 from cloister.cli.progress import Waiting
 from cloister.cli.table import print_table
-from cloister.cli.telling import short_bytes
+from cloister.cli.telling import note, short_bytes
 from cloister.node import open_store
 
 if TYPE_CHECKING:
@@ -87,6 +87,8 @@ async def _usage(as_json: bool) -> int:
         f"{short_bytes(used.total_bytes)} used by {store.driver.name} in {store.directory}, "
         f"{short_bytes(used.free_bytes)} free"
     )
+    if missed := [item for item in used.items if not item.is_whole]:
+        note(f"{len(missed)} of them were changed while they were counted, and hold more than that")
     return 0
 
 

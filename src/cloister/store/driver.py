@@ -23,11 +23,13 @@ class Space:
     """How many bytes a tree holds, and how many of them would be free again without it.
 
     `further_bytes` are those that none of the trees that were asked about before it holds too.
+    `is_whole` is False where something could not be counted, and there is more.
     """
 
     held_bytes: int
     private_bytes: int
     further_bytes: int
+    is_whole: bool = True
 
 
 class Driver(Protocol):

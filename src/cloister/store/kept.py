@@ -13,13 +13,15 @@ from types import TracebackType
 from cloister.errors import AlreadyExists, Busy, NotFound, RequestError
 from cloister.model import quote
 from cloister.store.disks import tree_of
-from cloister.store.last_guest import read_holder, wait_last_guest, write_holder
+from cloister.store.last_guest import read_holder, read_holder_of, wait_last_guest, write_holder
+from cloister.store.locks import sweep_locks, take_lock
 from cloister.store.place import parse_name
 from cloister.store.records import unpack
 from cloister.store.snapshot import forget, unused_trees
 from cloister.store.spares import Spares, forget_spares
 from cloister.store.trees import Trees
 
+_SUFFIX = ".kept"
 _UPDATED = frozenset({"disk", "head", "policy", "image", "history", "used_at"})
 
 
@@ -163,13 +165,11 @@ class Kept:
 
     def lock(self, name: str) -> KeptLock:
         """Take the right to run it; refused while any other process has it."""
-        path = self._locks / f"{parse_name(name, 'a sandbox name')}.kept"
-        fd = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        path = self._locks / f"{parse_name(name, 'a sandbox name')}{_SUFFIX}"
         try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fd = take_lock(path, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            holder = read_holder(fd)
-            os.close(fd)
+            holder = read_holder_of(path)
             raise Busy(
                 f"{quote(name)} is in use by process {holder}; stop it there first", holder=holder
             ) from None
@@ -182,6 +182,15 @@ class Kept:
             )
         write_holder(fd)
         return KeptLock(fd)
+
+    def sweep(self) -> None:
+        """Remove the locks of names that are kept no more."""
+
+        def is_needed(name: str) -> bool:
+            row = self._trees.records.one("SELECT 1 FROM kept WHERE name = ?", (name,))
+            return row is not None
+
+        sweep_locks(self._locks, _SUFFIX, is_needed)
 
 
 def _require_disk(connection: sqlite3.Connection, disk: str) -> None:

@@ -25,6 +25,15 @@ def read_holder(lock: int) -> str:
     return words[0] if words else "unknown"
 
 
+def read_holder_of(path: Path) -> str:
+    """Return the process that has the lock in a file, or "unknown"."""
+    try:
+        with open(path, "rb") as file:
+            return read_holder(file.fileno())
+    except FileNotFoundError:
+        return "unknown"
+
+
 def wait_last_guest(lock: int) -> bool:
     """Wait until what ran under the lock before has ended; False if it does not.
 

@@ -11,8 +11,10 @@ from types import TracebackType
 from cloister.errors import NotFound, RequestError
 from cloister.model import quote
 from cloister.store.driver import BENCH
+from cloister.store.locks import sweep_locks, take_lock
 from cloister.store.trees import Trees
 
+_SUFFIX = ".layer"
 _DIGEST = re.compile(r"sha(256:[0-9a-f]{64}|512:[0-9a-f]{128})")
 
 
@@ -79,10 +81,9 @@ class Layers:
         None says that it is here: somebody else was first.
         """
         tree = _tree(parse_digest(digest))
-        path = self._locks / f"{tree.replace('/', '-')}.layer"
-        lock = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        path = self._locks / f"{tree.replace('/', '-')}{_SUFFIX}"
+        lock = take_lock(path, fcntl.LOCK_EX)
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX)
             if self.has(digest):
                 self._adopt(digest)
                 os.close(lock)
@@ -135,6 +136,10 @@ class Layers:
     def drop(self, digest: str) -> None:
         """Remove a layer that was not finished."""
         self._trees.discard(_tree(digest))
+
+    def sweep(self) -> None:
+        """Remove the locks of layers that nobody unpacks."""
+        sweep_locks(self._locks, _SUFFIX, lambda _: False)
 
     def remove(self, digest: str) -> None:
         """Remove a layer that no image names; `collect` does so for all of them."""

@@ -21,6 +21,7 @@ from contextlib import suppress
 from typing import Any, TypeVar
 
 from cloister.errors import HostError
+from cloister.store.place import state_directory
 from cloister.store.stand_in_child import MAPPED, READY, TAKEN
 from cloister.store.sub_ids import SubIds, find_sub_ids
 
@@ -122,7 +123,12 @@ class _Child:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 pass_fds=(theirs.fileno(),),
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+                # Inside, the person is 0, and where state is would not be told by that.
+                env={
+                    **os.environ,
+                    "PYTHONPATH": os.pathsep.join(paths),
+                    "CLOISTER_STATE": str(state_directory()),
+                },
             )
         try:
             self._map(sub_ids)
@@ -180,7 +186,7 @@ class _Children:
 
     def begin(self, sub_ids: SubIds | None, module: str, keep: Sequence[int]) -> _Errand:
         """Have an errand taken on, by a new child if the last one has gone."""
-        kind = (sub_ids, tuple(sys.path), os.getuid())
+        kind = (sub_ids, tuple(sys.path), os.getuid(), state_directory())
         with self._lock:
             if self._child is not None and self._kind == kind:
                 errand = self._child.begin(module, keep)

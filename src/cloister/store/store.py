@@ -72,7 +72,11 @@ class Store:
 
     def collect(self, *, dry_run: bool = False, progress: Progress | None = None) -> Collected:
         """Remove what nothing refers to."""
-        return collect(self._trees, dry_run=dry_run, progress=progress)
+        collected = collect(self._trees, dry_run=dry_run, progress=progress)
+        if not dry_run:
+            for each in (self.kept, self.volumes, self.layers):
+                each.sweep()
+        return collected
 
     def usage(self) -> StoreUsage:
         """Return what everything in the store takes up."""

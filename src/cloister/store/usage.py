@@ -21,6 +21,8 @@ class Item:
     shared_bytes: int
     private_bytes: int
     limit_bytes: int | None = None
+    # Whether all of it was counted; a sandbox at work can move files away from who counts them.
+    is_whole: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +55,8 @@ def measure(trees: Trees, state_free_bytes: int) -> StoreUsage:
             below = sum(spaces[each].held_bytes for each in unpack(row["chain"]) if each in spaces)
             shared = space.held_bytes - space.private_bytes + below + row["held_bytes"]
             what: Kind = "disk" if kind == "disks" else "volume"
-            items.append(Item(what, name, shared, space.private_bytes, row["limit_bytes"]))
+            counted = (shared, space.private_bytes, row["limit_bytes"], space.is_whole)
+            items.append(Item(what, name, *counted))
     for row in trees.records.all("SELECT * FROM snapshots ORDER BY created_at, id"):
         held = private = 0
         for tree in unpack(row["chain"]):

@@ -15,9 +15,12 @@ from cloister.errors import AlreadyExists, Busy, NotFound, Unsupported
 from cloister.model import quote
 from cloister.store.disks import is_nearly_full
 from cloister.store.driver import BENCH
+from cloister.store.locks import sweep_locks, take_lock
 from cloister.store.place import parse_name
 from cloister.store.stand_in import as_owner
 from cloister.store.trees import Trees
+
+_SUFFIX = ".volume"
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,17 +117,23 @@ class Volumes:
         return is_nearly_full(volume.path, volume.limit_bytes, lambda: self.used_bytes(volume))
 
     def _lock(self, name: str, kind: int) -> int:
-        path = self._locks / f"{parse_name(name, 'a volume name')}.volume"
-        lock = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        path = self._locks / f"{parse_name(name, 'a volume name')}{_SUFFIX}"
         try:
-            fcntl.flock(lock, kind | fcntl.LOCK_NB)
+            return take_lock(path, kind | fcntl.LOCK_NB)
         except BlockingIOError:
-            os.close(lock)
             words = "is in use; stop the sandboxes that have it"
             if kind == fcntl.LOCK_SH:
                 words = "is being removed"
             raise Busy(f"volume {quote(name)} {words}", holder="unknown") from None
-        return lock
+
+    def sweep(self) -> None:
+        """Remove the locks of volumes that are no more."""
+
+        def is_needed(name: str) -> bool:
+            row = self._trees.records.one("SELECT 1 FROM volumes WHERE name = ?", (name,))
+            return row is not None
+
+        sweep_locks(self._locks, _SUFFIX, is_needed)
 
 
 def _taken(name: str) -> AlreadyExists:

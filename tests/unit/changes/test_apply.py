@@ -21,6 +21,7 @@ from cloister.store.changes import (
     recover,
     take_baseline,
 )
+from cloister.store.changes.seal import seal
 
 if TYPE_CHECKING:
     from conftest import Bench
@@ -330,6 +331,13 @@ def test_somebody_elses_journal_leads_nowhere(host: Path, tmp_path: Path) -> Non
         b'{"verb": "set-mode", "path": "Li4=", "number": 0, "mode": %d, "old_mode": 511}\n'
         % (mode & 0o7777)
     )
+    with pytest.raises(HostError, match="was not written by an apply"):
+        recover(host)
+    assert tmp_path.stat().st_mode == mode
+    # With a seal it would be read, and still lead nowhere.
+    handle = os.open(staging, os.O_RDONLY)
+    (staging / "journal").write_bytes(seal((staging / "journal").read_bytes(), handle))
+    os.close(handle)
     with pytest.raises(HostError, match="leads out"):
         recover(host)
     assert tmp_path.stat().st_mode == mode

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import errno
+import fcntl
+import os
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from cloister.store import Snapshot, Store
+from cloister.errors import Busy
+from cloister.store import Snapshot, Store, tree_size
+from cloister.store.locks import take_lock
 from cloister.store.merge import LONGEST_CHAIN
-from cloister.store.tree_walk import walk
+from cloister.store.tree_walk import Step, walk
 
 from .conftest import read, take, write
 
@@ -109,3 +115,63 @@ def test_a_disk_is_counted_while_a_sandbox_works_on_it(store: Store) -> None:
         list(steps)
     assert raised.value.errno == errno.ESTALE
     assert store.disks.used_bytes(disk) >= 0
+
+
+def test_locks_go_with_what_they_are_for(store: Store) -> None:
+    locks = store.directory / "locks"
+    store.disks.create("sb_a", limit_bytes=None)
+    for name in ("stays", "goes"):
+        with store.kept.lock(name):
+            store.kept.create(name, disk="sb_a", policy="{}")
+        store.volumes.create(name, None)
+        with store.volumes.using(name):
+            pass
+    held = store.kept.lock("being-made")
+    staging = store.layers.begin(f"sha256:{'0' * 64}")
+    assert staging is not None
+    with staging:
+        staging.commit()
+    store.volumes.remove("goes")
+    with store._records.writing(durable=False) as connection:
+        connection.execute("DELETE FROM kept WHERE name = 'goes'")
+    store.collect(dry_run=True)
+    assert (locks / "goes.kept").exists()
+    store.collect()
+    left = sorted(path.name for path in locks.iterdir() if path.suffix != ".owner")
+    assert left == ["being-made.kept", "stays.kept", "stays.volume"]
+    held.release()
+    # Whoever comes after has the lock, and nobody beside.
+    with store.kept.lock("goes"), pytest.raises(Busy):
+        store.kept.lock("goes")
+
+
+def test_a_lock_that_was_removed_before_it_was_ours_is_not_taken(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    first = take_lock(path, fcntl.LOCK_EX)
+    taken: list[int] = []
+    waiting = threading.Thread(target=lambda: taken.append(take_lock(path, fcntl.LOCK_EX)))
+    waiting.start()
+    while "-> FLOCK" not in Path("/proc/locks").read_text():
+        assert waiting.is_alive()
+    path.unlink()
+    os.close(first)
+    waiting.join()
+    assert os.path.samestat(os.fstat(taken[0]), path.stat())
+    os.close(taken[0])
+
+
+def test_what_could_not_be_counted_is_said(plain: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = plain.disks.create("sb_a", limit_bytes=None)
+    write(disk, "file", "text")
+    [whole] = plain.usage().items
+    assert whole.is_whole
+
+    def cut_short(tree: Path) -> Iterator[Step]:
+        for step in walk(tree):
+            yield step
+            if step.name == "upper":
+                raise OSError(errno.ESTALE, "moved away")
+
+    monkeypatch.setattr(tree_size, "walk", cut_short)
+    [cut] = plain.usage().items
+    assert not cut.is_whole and cut.private_bytes < whole.private_bytes

@@ -13,6 +13,7 @@ from cloister.errors import HostError, RequestError
 from cloister.store.changes.baseline import STAGING
 from cloister.store.changes.descent import DIRECTORY_FLAGS
 from cloister.store.changes.names import sorted_names
+from cloister.store.changes.seal import seal, unseal
 
 _JOURNAL = b"journal"
 _DRAFT = b"draft"
@@ -38,7 +39,7 @@ class Staging:
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
         draft = os.open(_DRAFT, flags, 0o600, dir_fd=self.handle)
         try:
-            view = memoryview(text)
+            view = memoryview(seal(text, self.handle))
             while view:
                 view = view[os.write(draft, view) :]
         finally:
@@ -58,7 +59,7 @@ class Staging:
             text = file.read(_MAXIMUM_JOURNAL_BYTES + 1)
         if len(text) > _MAXIMUM_JOURNAL_BYTES:
             raise HostError(f"the journal in {STAGING.decode()} is too large to be one")
-        return text
+        return unseal(text, self.handle, STAGING.decode())
 
     def finish(self) -> None:
         """Let what was done count: from here on nothing is undone."""

@@ -1,0 +1,46 @@
+"""Lock files of the store: taken by whoever uses a thing, and removed once nothing has its name."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+_FLAGS = os.O_CREAT | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
+
+
+def take_lock(path: Path, kind: int) -> int:
+    """Open and lock a file; with LOCK_NB, raises BlockingIOError while another has it.
+
+    A file that was removed before it was ours is one that nobody else would find: then the next of
+    that name is taken.
+    """
+    while True:
+        lock = os.open(path, _FLAGS, 0o600)
+        try:
+            fcntl.flock(lock, kind)
+        except BaseException:
+            os.close(lock)
+            raise
+        if os.fstat(lock).st_nlink:
+            return lock
+        os.close(lock)
+
+
+def sweep_locks(directory: Path, suffix: str, is_needed: Callable[[str], bool]) -> None:
+    """Remove the locks of one kind that nobody has, and whose names nothing has any more.
+
+    `is_needed` is asked while the lock is ours: whoever makes such a thing has the lock first.
+    """
+    for path in directory.glob("*" + suffix):
+        # Held by somebody, or just removed by another sweep.
+        with suppress(BlockingIOError, FileNotFoundError):
+            lock = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if os.fstat(lock).st_nlink and not is_needed(path.name.removesuffix(suffix)):
+                    path.unlink()
+            finally:
+                os.close(lock)
