@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -15,6 +16,26 @@ POOL_BYTES = 1024 * 1024 * 1024
 DRIVERS = ["plain", "btrfs"] if os.geteuid() == 0 else ["plain"]
 
 Open = Callable[[], Store]
+
+
+@pytest.fixture
+def tmp_path(tmp_path: Path) -> Iterator[Path]:
+    """A directory in memory where it can hold a store: every promise here is a wait for a disk."""
+    memory = Path("/dev/shm")
+    if not _holds_attributes(memory):
+        yield tmp_path
+        return
+    with tempfile.TemporaryDirectory(prefix="cloister-store-", dir=memory) as name:
+        yield Path(name)
+
+
+def _holds_attributes(directory: Path) -> bool:
+    try:
+        with tempfile.NamedTemporaryFile(dir=directory) as file:
+            os.setxattr(file.name, "user.cloister", b"")
+    except OSError:
+        return False
+    return True
 
 
 @pytest.fixture(params=DRIVERS)
