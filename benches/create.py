@@ -19,7 +19,7 @@ PAUSE_S = 0.04
 
 async def measure(setting: Setting) -> list[Row]:
     absent = dict(setting.absent)
-    contenders: dict[str, Turn] = {"ours": timed_ms(partial(ours.fresh, ARGV))}
+    contenders: dict[str, Turn] = {"ours": timed_ms(partial(ours.fresh, ARGV), ours.settle)}
     for name, peer in setting.peers.items():
         contenders[name] = timed_ms(partial(peer.fresh, ARGV))
     try:
@@ -44,7 +44,7 @@ async def after_a_pause(setting: Setting) -> Row:
         return Row(name=name, unit="ms", why=f"bwrap: {setting.absent['bwrap']}")
     contest = await take_turns(
         {
-            "ours": rested(timed_ms(partial(ours.fresh, ARGV))),
+            "ours": rested(timed_ms(partial(ours.fresh, ARGV), ours.settle)),
             "bwrap": rested(timed_ms(partial(setting.peers["bwrap"].fresh, ARGV))),
         },
         setting.rounds(60),

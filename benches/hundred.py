@@ -20,7 +20,9 @@ async def measure(setting: Setting) -> list[Row]:
     if not Path(PYTHON).exists():
         raise NotMeasurable(f"there is no {PYTHON} on this host")
     count = 20 if setting.quick else 100
-    contenders: dict[str, Turn] = {"ours": timed_ms(partial(at_once, ours.fresh, count))}
+    contenders: dict[str, Turn] = {
+        "ours": timed_ms(partial(at_once, ours.fresh, count), ours.settle)
+    }
     for name, peer in setting.peers.items():
         contenders[name] = timed_ms(partial(at_once, peer.fresh, count))
     contest = await take_turns(contenders, setting.rounds(9))

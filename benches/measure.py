@@ -95,12 +95,21 @@ def summarise(values: list[float]) -> Summary:
     return Summary(middle, low, high, len(values))
 
 
-def timed_ms(work: Callable[[], Awaitable[object]]) -> Turn:
-    """A turn that measures the wall time of `work` in milliseconds."""
+def timed_ms(
+    work: Callable[[], Awaitable[object]], then: Callable[[], Awaitable[None]] | None = None
+) -> Turn:
+    """A turn that measures the wall time of `work` in milliseconds.
+
+    What is done `then` is not measured: it keeps work that goes on afterwards out of the turns of
+    others.
+    """
 
     async def turn() -> float:
         began = time.perf_counter()
         await work()
-        return (time.perf_counter() - began) * 1000
+        took_ms = (time.perf_counter() - began) * 1000
+        if then is not None:
+            await then()
+        return took_ms
 
     return turn

@@ -9,6 +9,7 @@ from typing import TypeAlias
 
 from benches.measure import NotMeasurable
 from cloister import Limits, Sandbox
+from cloister.node import Node
 from cloister.policy import DirectoryRoot, Policy
 
 Living: TypeAlias = Sandbox
@@ -28,6 +29,11 @@ async def fresh(argv: Sequence[str]) -> None:
     """Create a sandbox, run `argv`, take the result, and return when the sandbox is gone."""
     async with sandbox() as living:
         await run(living, argv)
+
+
+async def settle() -> None:
+    """Let what is begun ahead be ready, so that it takes nothing from whoever is measured next."""
+    await Node.current().fill_spares()
 
 
 async def run(living: Sandbox, argv: Sequence[str]) -> str:

@@ -100,6 +100,40 @@ async def test_a_kill_at_any_step_leaves_nothing(step: str, side: str, victims: 
         os.close(paused)
 
 
+@pytest.mark.parametrize("number", range(len(STEPS)), ids=[name for name, _ in STEPS])
+async def test_a_kill_at_any_step_of_a_spare_leaves_nothing(number: int) -> None:
+    step, side = STEPS[number]
+    async with an_owner(2, drill=step, spare=True) as owner:
+        paused = os.pidfd_open(await owner.wait_paused(side))
+        assert owner.remember() >= 3
+        launcher = owner.launcher_pid
+        # Everybody is the first to go at a third of the steps.
+        if number % 3 == 0:
+            os.kill(launcher, signal.SIGKILL)
+        else:
+            await owner.kill(*([launcher] if number % 3 == 1 else []))
+        go_on(paused)
+        if number % 3 == 0:
+            await owner.kill()
+        await require_nothing_left(owner)
+        os.close(paused)
+
+
+@pytest.mark.parametrize("victims", ["owner", "launcher", "both"])
+async def test_a_spare_that_waits_ends_with_those_it_belongs_to(victims: str) -> None:
+    async with an_owner(2, spare=True) as owner:
+        # The launcher, three guests of which one waits, two programs and their keepers.
+        assert owner.remember() == 8
+        launcher = owner.launcher_pid
+        if victims == "launcher":
+            os.kill(launcher, signal.SIGKILL)
+            await owner.wait_gone()
+            await owner.kill()
+        else:
+            await owner.kill(*([launcher] if victims == "both" else []))
+        await require_nothing_left(owner)
+
+
 def go_on(pidfd: int) -> None:
     """The pause only held it at its step; from here it finds out by itself who is gone."""
     try:

@@ -10,7 +10,7 @@ import pytest
 
 from cloister import Limits, Sandbox
 from cloister.verify.cases.owners import an_owner
-from cloister.verify.resources import count_resources, wait_settled
+from cloister.verify.resources import wait_baseline, wait_settled
 
 pytestmark = [pytest.mark.security, pytest.mark.soak, pytest.mark.timeout(900)]
 
@@ -30,7 +30,7 @@ async def cycle(number: int) -> None:
 async def test_a_thousand_cycles_leak_nothing() -> None:
     for number in range(WARM_UP):
         await cycle(number)
-    baseline, before = count_resources(), resident_bytes()
+    baseline, before = await wait_baseline(), resident_bytes()
     for number in range(CYCLES):
         await cycle(number)
     assert not await wait_settled(baseline)
@@ -39,7 +39,7 @@ async def test_a_thousand_cycles_leak_nothing() -> None:
 
 async def test_a_thousand_sandboxes_many_at_once_leak_nothing() -> None:
     await asyncio.gather(*(cycle(number) for number in range(ALIVE_AT_ONCE)))
-    baseline, before = count_resources(), resident_bytes()
+    baseline, before = await wait_baseline(), resident_bytes()
     for begin in range(0, CYCLES, ALIVE_AT_ONCE):
         await asyncio.gather(*(cycle(begin + number) for number in range(ALIVE_AT_ONCE)))
     assert not await wait_settled(baseline)
@@ -48,7 +48,7 @@ async def test_a_thousand_sandboxes_many_at_once_leak_nothing() -> None:
 
 async def test_a_thousand_commands_in_one_sandbox_leak_nothing() -> None:
     await cycle(0)
-    baseline = count_resources()
+    baseline = await wait_baseline()
     async with Sandbox(limits=Limits(pids=32)) as sandbox:
         await sandbox.run("true")
         descriptors, held = len(os.listdir("/proc/self/fd")), len(sandbox.host_pids)

@@ -110,6 +110,9 @@ class Node:
         try:
             if provisions is not None:
                 ground = self._show(runtime.record_path(id), id, policy, ground, provisions)
+            if amend is not None and isinstance(runtime, NamespaceRuntime):
+                # What was begun ahead has a plan that cannot be changed any more.
+                await runtime.end_spare()
             plan = runtime.plan(id, policy, ground)
             if amend is not None:
                 plan = amend(plan)
@@ -211,6 +214,18 @@ class Node:
     async def pause(self, guest: Guest, paused: bool) -> None:
         """Stop or continue every process of a sandbox."""
         await self._runtimes[guest.runtime].pause(guest, paused)
+
+    async def fill_spares(self) -> None:
+        """Have what is to be in stock for whoever comes next; return when it is there."""
+        for runtime in self._runtimes.values():
+            if isinstance(runtime, NamespaceRuntime):
+                await runtime.fill_spare()
+
+    async def end_spares(self) -> None:
+        """Have no sandbox in stock for whoever comes next; return when there is none."""
+        for runtime in self._runtimes.values():
+            if isinstance(runtime, NamespaceRuntime):
+                await runtime.end_spare()
 
     async def close(self) -> None:
         """End every sandbox of this loop, and the launcher."""

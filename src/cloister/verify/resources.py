@@ -10,6 +10,7 @@ from collections import defaultdict
 from dataclasses import dataclass, fields
 from pathlib import Path
 
+from cloister.node import Node
 from cloister.runtime.namespace.instance import runtime_directory
 from cloister.runtime.namespace.layout import find_layout
 
@@ -71,10 +72,11 @@ def count_resources() -> Resources:
 
 
 async def wait_baseline(within_s: float = _SETTLE_S) -> Resources:
-    """Return the counts once they no longer change.
+    """Return the counts once they no longer change, without a spare.
 
     The launcher prepares the next sandbox, and the node writes a record, a moment after a start.
     """
+    await Node.current().end_spares()
     deadline = time.monotonic() + within_s
     counted, since = count_resources(), time.monotonic()
     while True:
@@ -88,6 +90,7 @@ async def wait_baseline(within_s: float = _SETTLE_S) -> Resources:
 
 async def wait_settled(baseline: Resources, within_s: float = _SETTLE_S) -> list[str]:
     """Return what is still left over when everything had time to go; nothing if all is gone."""
+    await Node.current().end_spares()
     deadline = time.monotonic() + within_s
     while left := count_resources().more_than(baseline):
         if time.monotonic() > deadline:

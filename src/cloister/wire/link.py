@@ -44,7 +44,7 @@ class Link:
         self.closed = False
         self._loop = asyncio.get_running_loop()
         self._socket = control
-        self._on_lost = on_lost
+        self.on_lost = on_lost
         self._frames = Assembler(MAX_FROM_GUEST)
         self._ids = itertools.count(1)
         self._listeners: dict[int, Listener] = {}
@@ -190,7 +190,7 @@ class Link:
             listener.lost(error)
         self._listeners.clear()
         if tell:
-            self._on_lost(error)
+            self.on_lost(error)
 
     def _wake_writers(self) -> None:
         while self._drained:

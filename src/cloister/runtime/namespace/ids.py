@@ -72,6 +72,10 @@ class IdPool:
             self._claim()
         return self._free.pop()
 
+    def take_spare(self) -> int | None:
+        """Return a range that is at hand, if there is another one for whoever comes next."""
+        return self._free.pop() if len(self._free) > 1 else None
+
     def give_back(self, first: int) -> None:
         """Return a range; only after every process under it is gone."""
         self._free.append(first)

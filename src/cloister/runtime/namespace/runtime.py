@@ -8,104 +8,28 @@ import errno
 import itertools
 import os
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 
 from cloister.errors import CloisterError, GuestGone, LaunchFailed, RequestError, Unsupported
-from cloister.model import MountMode, Profile, SandboxId, SandboxUsage, Trust, User
+from cloister.model import MountMode, Profile, SandboxId, Trust, User, new_sandbox_id
 from cloister.policy import HostRoot, Policy, RuntimeFacts
 from cloister.runtime.base import Guest, Posture
 from cloister.runtime.doors import Doors
 from cloister.runtime.ground import BARE, Ground
 from cloister.runtime.namespace import ids
 from cloister.runtime.namespace.cgroups import GroupFiles
+from cloister.runtime.namespace.guest import NamespaceGuest
 from cloister.runtime.namespace.instance import Instance
 from cloister.runtime.namespace.launcher import Launcher
 from cloister.runtime.namespace.planning import Identities, make_plan, make_room
+from cloister.runtime.namespace.spare import AFTER_START_S, Spare
 from cloister.runtime.plan import Plan, Room
 from cloister.wire import Hello, Link
 
 _GREETING_S = 10.0
 # Policies whose plans are remembered.
 _ROOMS = 64
-
-
-class NamespaceGuest:
-    """One running sandbox of this runtime."""
-
-    runtime = "namespace"
-
-    def __init__(
-        self,
-        id: SandboxId,
-        number: int,
-        plan: Plan,
-        link: Link,
-        pid: int,
-        posture: Posture,
-        groups: GroupFiles,
-        template: tuple[str, str],
-        doors: Doors | None,
-    ) -> None:
-        self.id = id
-        self.number = number
-        self.plan = plan
-        self.link = link
-        self.pid = pid
-        self.posture = posture
-        self._groups = groups
-        self._template = template
-        self.doors = doors
-
-    def host_path(self, source: str) -> Path | None:
-        """Return where this process finds a directory that the plan names, if it may look at it.
-
-        What the launcher made for all sandboxes is on a tmpfs that only it has, and only root may
-        look over its shoulder.
-        """
-        private, seen = self._template
-        if not source.startswith(private):
-            return Path(source)
-        return Path(seen, source.removeprefix(private)) if os.geteuid() == 0 else None
-
-    @property
-    def groups(self) -> tuple[Path, ...]:
-        """The control groups that hold it."""
-        return self._groups.directories
-
-    @property
-    def is_alone(self) -> bool:
-        """Whether the guest has no child; then its process namespace holds nobody else."""
-        try:
-            return not Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text()
-        except FileNotFoundError:
-            # A kernel without that list; where there is no group either, nobody can tell.
-            return self._groups.pids() == (self.pid,)
-
-    @property
-    def host_pids(self) -> tuple[int, ...]:
-        """Process numbers on the host of everything inside."""
-        return self._groups.pids() or (self.pid,)
-
-    def usage(self) -> SandboxUsage:
-        """Return what the kernel counted for this sandbox."""
-        memory, peak = self._groups.memory()
-        pids, peak_pids = self._groups.process_counts()
-        hits = self._groups.hits()
-        return SandboxUsage(
-            cpu_s=self._groups.cpu_s(),
-            memory_bytes=memory,
-            peak_memory_bytes=peak,
-            pids=pids,
-            peak_pids=peak_pids,
-            disk_bytes=0,
-            inodes=0,
-            oom_kills=hits.get("memory", 0),
-        )
-
-    def limit_hits(self) -> Mapping[str, int]:
-        """Return how often each limit was reached."""
-        return self._groups.hits()
 
 
 class NamespaceRuntime:
@@ -121,6 +45,7 @@ class NamespaceRuntime:
         self._ranges: dict[int, int] = {}
         self._rooms: dict[tuple[Policy, bool, bool], Room] = {}
         self._lost: dict[int, Callable[[CloisterError], None]] = {}
+        self._spare = Spare(self._launch_spare, self._end, self._another)
 
     def record_path(self, id: SandboxId) -> Path:
         """Return where a line about a sandbox of ours goes; swept with everything else of ours."""
@@ -167,10 +92,18 @@ class NamespaceRuntime:
         self._launcher.on_gone = self._on_gone
 
     def plan(self, id: SandboxId, policy: Policy, ground: Ground = BARE) -> Plan:
-        """Return what the launcher will be told."""
+        """Return what the launcher will be told, or has been told of a spare.
+
+        A spare is had by the start that follows at once, and by no other.
+        """
         instance = self._instance
         if instance is None:
             raise RequestError("prepare() comes before plan()")
+        if not ground.volumes and not ground.files:
+            room = self._rooms.get((policy, ground.disk is not None, ground.has_egress))
+            spare = None if room is None else self._spare.plan_for(room)
+            if spare is not None:
+                return spare
         idmap = os.geteuid() == 0
         identities = self._identities(instance, policy, ground)
         try:
@@ -234,6 +167,39 @@ class NamespaceRuntime:
         self, id: SandboxId, plan: Plan, on_lost: Callable[[CloisterError], None]
     ) -> NamespaceGuest:
         """Build the wall; nothing has run inside when this returns or raises."""
+        self._spare.begin()
+        try:
+            spare = self._spare.take(plan)
+            if spare is None:
+                guest = await self._launch(id, plan, on_lost)
+            else:
+                # Its launch is this one's: whoever gives up on this ends that.
+                guest = await spare
+                guest.id = id
+                guest.link.on_lost = on_lost
+                self._lost[guest.number] = on_lost
+            self._spare.started(plan)
+            return guest
+        finally:
+            self._spare.over(AFTER_START_S)
+
+    async def _launch_spare(self, plan: Plan) -> NamespaceGuest:
+        return await self._launch(new_sandbox_id(), plan, lambda error: self._spare.lost(plan))
+
+    def _another(self, plan: Plan) -> Plan | None:
+        """Return the plan of one more sandbox of the same kind, if there are ids at hand for it."""
+        pool = None if self._instance is None else self._instance.pool
+        if plan.uid_map[0].count == 1 and pool is None:
+            return dataclasses.replace(plan)
+        first = None if pool is None else pool.take_spare()
+        if first is None:
+            return None
+        whole = ids.root_map(first) if os.geteuid() == 0 else ids.slice_map(first, None)
+        return dataclasses.replace(plan, uid_map=whole, gid_map=whole)
+
+    async def _launch(
+        self, id: SandboxId, plan: Plan, on_lost: Callable[[CloisterError], None]
+    ) -> NamespaceGuest:
         launcher, instance, number = self._launcher, self._instance, next(self._numbers)
         if launcher is None or instance is None:
             raise RequestError("prepare() comes before start()")
@@ -288,6 +254,13 @@ class NamespaceRuntime:
         """End it by the kernel's means; the guest is not asked."""
         if not isinstance(guest, NamespaceGuest):
             raise RequestError("this guest belongs to another runtime")
+        self._spare.begin()
+        try:
+            await self._end(guest)
+        finally:
+            self._spare.over()
+
+    async def _end(self, guest: NamespaceGuest) -> None:
         self._lost.pop(guest.number, None)
         if guest.doors is not None:
             guest.doors.close()
@@ -312,8 +285,17 @@ class NamespaceRuntime:
                 errno=number,
             )
 
+    async def fill_spare(self) -> None:
+        """Have what is to be in stock; return when it is there."""
+        await self._spare.fill()
+
+    async def end_spare(self) -> None:
+        """Have no sandbox in stock; return when there is none."""
+        await self._spare.end()
+
     async def close(self) -> None:
         """End everything and let go of what this process holds."""
+        await self._spare.end()
         if self._preparing is not None:
             await asyncio.wait([self._preparing])
         if self._launcher is not None:

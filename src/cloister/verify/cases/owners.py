@@ -29,9 +29,15 @@ import sys
 sys.path.append(sys.argv[1])
 import asyncio, dataclasses, json
 from cloister import Sandbox
+from cloister.node import Node
 from cloister.runtime.namespace.layout import find_layout
 
-async def main(count, busy, drill):
+async def main(count, busy, drill, spare):
+    if spare:
+        keeper = Node.current()._runtimes["namespace"]._spare
+        another = keeper._another
+        if drill:
+            keeper._another = lambda plan: another(plan).rehearsing("pause", drill)
     sandboxes = [Sandbox() for _ in range(count)]
     await asyncio.gather(*(sandbox.open() for sandbox in sandboxes))
     for number, sandbox in enumerate(sandboxes):
@@ -40,7 +46,10 @@ async def main(count, busy, drill):
             await sandbox.run("head -c 8000000 /dev/zero > /tmp/fill; setsid sleep infinity &")
             if number % 2:
                 await sandbox.pause()
-    if drill:
+    if spare:
+        filling = asyncio.create_task(Node.current().fill_spares())
+        await (asyncio.sleep(0) if drill else filling)
+    elif drill:
         rehearsed = Sandbox()
         rehearsed._amend = lambda plan: plan.rehearsing("pause", drill)
         opening = asyncio.create_task(rehearsed.open())
@@ -48,7 +57,7 @@ async def main(count, busy, drill):
     print(json.dumps([str(path) for path in find_layout().directories()]), flush=True)
     await asyncio.Event().wait()
 
-asyncio.run(main(int(sys.argv[2]), sys.argv[3] == "busy", sys.argv[4]))
+asyncio.run(main(int(sys.argv[2]), sys.argv[3] == "busy", sys.argv[4], sys.argv[5] == "spare"))
 """
 
 
@@ -119,10 +128,16 @@ class Owner:
 
 
 @contextlib.asynccontextmanager
-async def an_owner(count: int, *, busy: bool = False, drill: str = "") -> AsyncIterator[Owner]:
-    """Another process with `count` sandboxes; `drill` names a step at which one more stands."""
+async def an_owner(
+    count: int, *, busy: bool = False, drill: str = "", spare: bool = False
+) -> AsyncIterator[Owner]:
+    """Another process with `count` sandboxes; `drill` names a step at which one more stands.
+
+    With `spare` that one is begun ahead of whoever asks for it; there must be two before it.
+    """
     package = str(Path(cloister.__file__).parents[1])
-    arguments = (package, str(count), "busy" if busy else "idle", drill)
+    state = "busy" if busy else "idle"
+    arguments = (package, str(count), state, drill, "spare" if spare else "none")
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-I", "-c", _PROGRAM, *arguments),
         stdin=asyncio.subprocess.DEVNULL,

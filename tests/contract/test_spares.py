@@ -1,0 +1,180 @@
+"""A sandbox begun ahead: like any other, given once, to its own kind only, and soon gone."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from cloister import Limits, Mount, RequestError, Sandbox
+from cloister.node import Node
+from cloister.runtime.namespace.spare import AGE_S, SETTING
+from cloister.verify.resources import count_resources, descendants, launcher_pids, wait_baseline
+
+OTHER = Limits(memory="64MiB", pids=16, disk="8MiB")
+DEADLINE_S = 20.0
+
+Kind = Callable[[], Sandbox]
+
+
+def plain() -> Sandbox:
+    return Sandbox()
+
+
+async def pid_of_one(kind: Kind = plain) -> int:
+    async with kind() as sandbox:
+        assert (await sandbox.run(["true"])).ok
+        return sandbox._running().pid
+
+
+async def make_spare(kind: Kind = plain) -> int:
+    """Start two of a kind; return the process number of the one that is then in stock."""
+    for _ in range(2):
+        await pid_of_one(kind)
+    await Node.current().fill_spares()
+    (pid,) = guests()
+    return pid
+
+
+def guests() -> list[int]:
+    launchers = launcher_pids()
+    return [pid for pid in descendants(os.getpid()) if parent(pid) in launchers]
+
+
+def parent(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+async def test_the_first_sandbox_leaves_no_spare_and_the_third_gets_one() -> None:
+    await pid_of_one()
+    await Node.current().fill_spares()
+    assert guests() == []
+    spare = await make_spare()
+    assert await pid_of_one() == spare
+
+
+async def test_a_spare_is_given_once() -> None:
+    spare = await make_spare()
+    async with Sandbox() as first, Sandbox() as second:
+        assert first._running().pid == spare
+        assert second._running().pid != spare
+        await first.files.write("/tmp/mark", "first")
+        assert (await second.run("ls /tmp")).stdout == ""
+        assert first._running().plan.digest != second._running().plan.digest or one_id(first)
+
+
+def one_id(sandbox: Sandbox) -> bool:
+    return sandbox._running().plan.uid_map[0].count == 1
+
+
+async def test_many_at_once_get_one_spare_between_them() -> None:
+    spare = await make_spare()
+
+    async def pid() -> int:
+        async with Sandbox() as sandbox:
+            assert (await sandbox.run(["true"])).ok
+            return sandbox._running().pid
+
+    pids = await asyncio.gather(*(pid() for _ in range(8)))
+    assert len(set(pids)) == 8
+    assert pids.count(spare) == 1
+
+
+async def test_a_spare_has_the_posture_and_the_limits_of_a_fresh_one() -> None:
+    fresh = Sandbox()
+    fresh._amend = lambda plan: plan
+    spare = await make_spare()
+    async with fresh, Sandbox() as given:
+        one, other = fresh._running(), given._running()
+        assert (one.pid == spare, other.pid == spare) == (False, True)
+        own = {"uid_map"}
+        assert {k: v for k, v in one.posture.facts.items() if k not in own} == {
+            k: v for k, v in other.posture.facts.items() if k not in own
+        }
+        assert one.plan.room == other.plan.room
+        numbers = " ".join(f"{r.inside} {r.outside} {r.count}" for r in other.plan.uid_map)
+        assert other.posture.facts["uid_map"] == numbers
+        for group, limit in ((g, limit) for g in other.groups for limit in other.plan.room.limits):
+            same = one.groups[other.groups.index(group)] / limit.file
+            if (group / limit.file).exists():
+                assert (group / limit.file).read_text() == same.read_text()
+
+
+async def test_a_spare_is_not_given_to_another_policy_and_ends_when_that_is_used() -> None:
+    spare = await make_spare()
+    pidfd = os.pidfd_open(spare)
+    async with Sandbox(limits=OTHER) as other:
+        assert other._running().pid != spare
+        assert other._running().plan.room.disk_bytes == OTHER.disk
+        await wait_ended(pidfd)
+
+
+async def test_what_is_opened_for_each_sandbox_is_not_opened_ahead(tmp_path: Path) -> None:
+    tmp_path.chmod(0o755)
+    mounts = [Mount(tmp_path, "/mnt/shown", mode="read")]
+    for _ in range(3):
+        await pid_of_one(lambda: Sandbox(mounts=mounts))
+    await Node.current().fill_spares()
+    assert guests() == []
+
+
+async def test_nobody_comes_and_nothing_is_left() -> None:
+    await pid_of_one()
+    baseline = await wait_baseline()
+    began = asyncio.get_running_loop().time()
+    pidfd = os.pidfd_open(await make_spare())
+    await wait_ended(pidfd)
+    assert asyncio.get_running_loop().time() - began >= AGE_S
+    async with asyncio.timeout(DEADLINE_S):
+        while left := count_resources().more_than(baseline):
+            await asyncio.sleep(0.02)
+    assert not left
+
+
+async def test_a_spare_that_was_killed_is_not_given() -> None:
+    spare = await make_spare()
+    pidfd = os.pidfd_open(spare)
+    os.kill(spare, 9)
+    await wait_ended(pidfd)
+    await Node.current().end_spares()
+    assert await pid_of_one() != spare
+
+
+async def test_giving_up_on_a_spare_that_is_not_ready_ends_it() -> None:
+    for _ in range(2):
+        await pid_of_one()
+    filling = asyncio.create_task(Node.current().fill_spares())
+    await asyncio.sleep(0)
+    opening = asyncio.create_task(Sandbox().open())
+    await asyncio.sleep(0)
+    opening.cancel()
+    await asyncio.wait([filling, opening])
+    assert opening.cancelled()
+    await Node.current().end_spares()
+    assert guests() == []
+    assert await pid_of_one()
+
+
+async def test_a_person_can_have_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(SETTING, "0")
+    for _ in range(3):
+        await pid_of_one()
+    await Node.current().fill_spares()
+    assert guests() == []
+    monkeypatch.setenv(SETTING, "maybe")
+    with pytest.raises(RequestError, match=SETTING):
+        Node()
+
+
+async def wait_ended(pidfd: int) -> None:
+    loop = asyncio.get_running_loop()
+    ended = loop.create_future()
+    loop.add_reader(pidfd, lambda: ended.done() or ended.set_result(None))
+    try:
+        await asyncio.wait_for(ended, DEADLINE_S)
+    finally:
+        loop.remove_reader(pidfd)
+        os.close(pidfd)
