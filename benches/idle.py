@@ -36,6 +36,7 @@ async def measure(setting: Setting) -> list[Row]:
         alive = sum(Path(f"/proc/{pid}").exists() for pid in named)
         began = time.perf_counter()
     stopped_s = time.perf_counter() - began
+    await ours.end_spares()
     left = sorted((descendants() - before) | {pid for pid in named if is_there(pid)})
     return [
         Row(

@@ -31,6 +31,11 @@ async def fresh(argv: Sequence[str]) -> None:
         await run(living, argv)
 
 
+async def end_spares() -> None:
+    """Have nothing begun ahead."""
+    await Node.current().end_spares()
+
+
 async def settle() -> None:
     """Let what is begun ahead be ready, so that it takes nothing from whoever is measured next."""
     await Node.current().fill_spares()
