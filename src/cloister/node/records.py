@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 import fcntl
 import json
 import os
 import time
-from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from cloister.runtime.namespace.instance import runtime_directory
 
 
-@dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True, slots=True)
 class Record:
     """What other processes may know of a sandbox."""
 
@@ -32,14 +32,19 @@ class Record:
         return max(0.0, time.time() - self.started_at)
 
 
+_NAMES = tuple(field.name for field in dataclasses.fields(Record))
+
+
 def write_record(path: Path, record: Record) -> None:
     """Write a record; it exists as long as its sandbox."""
-    with open(path, "x", encoding="utf-8", opener=_private) as file:
-        json.dump(asdict(record), file)
-
-
-def _private(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    text = json.dumps({name: getattr(record, name) for name in _NAMES})
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
+    fd = os.open(path, flags, 0o600)
+    try:
+        # All of it in one call: it is short, and on a tmpfs.
+        os.write(fd, text.encode())
+    finally:
+        os.close(fd)
 
 
 def list_records(base: Path | None = None) -> list[Record]:
