@@ -87,7 +87,7 @@ async def test_a_spare_has_the_posture_and_the_limits_of_a_fresh_one() -> None:
     fresh = Sandbox()
     fresh._amend = lambda plan: plan
     spare = await make_spare()
-    async with fresh, Sandbox() as given:
+    async with Sandbox() as given, fresh:
         one, other = fresh._running(), given._running()
         assert (one.pid == spare, other.pid == spare) == (False, True)
         own = {"uid_map"}
