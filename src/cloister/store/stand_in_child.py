@@ -47,7 +47,12 @@ def serve(number: int) -> None:
     os.chdir("/")
     # What interrupts the owner at its terminal is the owner's to pass on.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    while select.select([link], [], [], _IDLE_S)[0]:
+    while True:
+        is_busy = _has_errands()
+        if not select.select([link], [], [], _IDLE_S)[0]:
+            if is_busy:
+                continue
+            break
         message, descriptors, _, _ = socket.recv_fds(
             link, LONGEST_ERRAND, MOST_DESCRIPTORS, socket.MSG_CMSG_CLOEXEC
         )
@@ -66,13 +71,16 @@ def serve(number: int) -> None:
         handle = os.pidfd_open(errand)
         socket.send_fds(link, [TAKEN], [handle])
         os.close(handle)
-        _reap()
 
 
-def _reap() -> None:
-    with suppress(ChildProcessError):
+def _has_errands() -> bool:
+    """Whether anything is being done; what is over is forgotten."""
+    try:
         while os.waitpid(-1, os.WNOHANG)[0]:
             continue
+    except ChildProcessError:
+        return False
+    return True
 
 
 def _run_errand(descriptors: Sequence[int], numbers: Sequence[int]) -> NoReturn:

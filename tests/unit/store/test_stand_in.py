@@ -97,3 +97,25 @@ def test_it_ends_with_its_owner(kill: bool) -> None:
     # Readable once it has ended.
     assert select.select([handle], [], [], 20)[0]
     os.close(handle)
+
+
+def test_nothing_to_do_for_a_while_ends_it_but_not_while_it_is_at_work() -> None:
+    environment = {
+        "PATH": os.environ["PATH"],
+        "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+    }
+    program = IDLE.format(idle_s=0.2)
+    done = subprocess.run([sys.executable, "-c", program], env=environment, timeout=60)
+    assert done.returncode == 0
+
+
+IDLE = """
+import os, time
+from cloister.store import stand_in
+sooner = "import cloister.store.stand_in_child as child; child._IDLE_S = {idle_s}; serve("
+stand_in._PROGRAM = stand_in._PROGRAM.replace("serve(", sooner, 1)
+stand_in._by_child(None, time.sleep, (1.0,), ())
+child = stand_in._children._child._process
+assert child.wait(20) == 0
+assert stand_in._by_child(None, os.getppid, (), ()) != child.pid
+"""
