@@ -66,6 +66,7 @@ lane_of_owner() {
     step "end to end" "$python" -m pytest -q tests/e2e
     step "e2b: its own clients, unmodified" "$python" -m pytest -q tests/e2b
     step "server: two tenants, real clients" "$python" -m pytest -q tests/server
+    step "MCP: the official client, by pipes and by HTTP" "$python" -m pytest -q tests/mcp
     step "Inspect: its own check, and whole evaluations" "$python" -m pytest -q tests/inspect
 }
 

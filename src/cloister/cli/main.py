@@ -36,6 +36,7 @@ class Commands(LazyGroup):
         "interpreter": "cloister.cli.interpreter:interpreter",
         "ledger": "cloister.cli.ledger:ledger",
         "ls": "cloister.cli.ls:ls",
+        "mcp": "cloister.cli.mcp:mcp",
         "pause": "cloister.cli.pause:pause",
         "ps": "cloister.cli.ps:ps",
         "receipt": "cloister.cli.receipt:receipt",

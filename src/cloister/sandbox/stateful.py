@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from cloister.errors import CloisterError
@@ -91,6 +92,10 @@ class Stateful:
         """Return the trees that `diff` compares; of the sandbox as it runs."""
         await self._state.wait_until_moving()
         return self._state.compared()
+
+    async def benches(self, which: Snapshot | str | int) -> tuple[Path, ...]:
+        """Return where a snapshot is that the sandbox can be compared with."""
+        return await self._state.benches(which)
 
     def diff(self, below: str = "/", *, since: Snapshot | str | int | None = None) -> Differences:
         """Return what changed in one tree since the image, or since a snapshot.
