@@ -11,7 +11,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from benches import create, egress, files, hundred, idle, ledger, report, run, state, stream
+from benches import create, depth, egress, files, hundred, idle, ledger, report, run, state, stream
 from benches.measure import NotMeasurable
 from benches.peers import find_peers
 from benches.row import Row
@@ -28,6 +28,7 @@ BENCHES: dict[str, Callable[[Setting], Awaitable[list[Row]]]] = {
     "state": state.measure,
     "ledger": ledger.measure,
     "egress": egress.measure,
+    "depth": depth.measure,
 }
 TMPFS = Path("/dev/shm")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import re
 import ssl
 import warnings
 from pathlib import Path
@@ -14,6 +15,7 @@ from cloister.errors import HostError, NotFound
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.serialization.pkcs12 import PKCS12Certificate
 
+_CERTIFICATE = re.compile(r"-----BEGIN CERTIFICATE-----[A-Za-z0-9+/=\s]+-----END CERTIFICATE-----")
 # Further certificates to trust, such as a company's own.
 VARIABLE = "CLOISTER_CA_FILE"
 _USUAL = (
@@ -52,7 +54,8 @@ def _read(path: str) -> str:
 
 @functools.lru_cache(maxsize=8)
 def _read_once(path: str, changed_ns: int, size: int) -> str:
-    return Path(path).read_text("ascii", "replace")
+    # Of what else may be in such a file, a key for one, nothing is passed on.
+    return "\n".join(_CERTIFICATE.findall(Path(path).read_text("ascii", "replace"))) + "\n"
 
 
 def java_store(bundle: str, certificate: str) -> bytes:
