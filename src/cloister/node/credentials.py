@@ -69,7 +69,7 @@ class Credential:
 
 async def mint(binding: SecretBinding, sandbox: str) -> Credential:
     """Have a credential made for one sandbox."""
-    from cloister.store import make_private, state_directory
+    from cloister.store.place import make_private, state_directory
 
     place = state_directory() / "credentials"
     await asyncio.to_thread(make_private, place)

@@ -63,15 +63,23 @@ async def fork(
     if count > 1 and changes.get("keep") is not None:
         raise RequestError("several forks cannot be kept under one name; fork one at a time")
     base = await _find(snapshot)
-    policy = _policy_of(base.id, base.policy, grants)
+    # Or a table of secrets of its own, as the constructor takes it.
+    with_secrets = changes.get("secrets") is True
+    if with_secrets:
+        changes = {name: value for name, value in changes.items() if name != "secrets"}
+    if with_secrets and not grants:
+        raise RequestError("secrets go nowhere without a way out; say grants=True too")
+    policy = _policy_of(base.id, base.policy, grants, with_secrets)
     return await open_all([_open(make, policy, base, changes) for _ in range(count)])
 
 
 # Reading a policy takes as long as a fifth of a start, and forks of one snapshot are many.
 @functools.lru_cache(maxsize=64)
-def _policy_of(id: str, text: str, grants: bool) -> Policy:
+def _policy_of(id: str, text: str, grants: bool, with_secrets: bool) -> Policy:
     policy = read_policy(json.loads(text), f"snapshot {id}")
-    return policy if grants else policy.replace(mounts=(), volumes=(), egress=None, secrets=())
+    if not grants:
+        return policy.replace(mounts=(), volumes=(), egress=None, secrets=())
+    return policy if with_secrets else policy.replace(secrets=())
 
 
 async def _find(snapshot: Snapshot | str) -> Snapshot:

@@ -116,6 +116,7 @@ class Stateful:
         """Return new sandboxes from a snapshot: `await` it, or `async with` it to end them too.
 
         They have the snapshot's policy with `changes`, as the constructor takes them; host
-        directories, volumes and egress are not given to them unless `grants` says so.
+        directories, volumes and egress are not given to them unless `grants` says so, and secrets
+        only with `secrets=True` beside it.
         """
         return Forks(lambda: fork(cls, snapshot, require_count(count), grants, changes))

@@ -54,4 +54,7 @@ def _base64(data: bytes) -> Iterator[bytes]:
     for lead, skipped in enumerate(_LEAD):
         whole = (lead + len(data)) * 8 // 6
         for encode in (base64.b64encode, base64.urlsafe_b64encode):
-            yield encode(bytes(lead) + data)[skipped:whole]
+            coded = encode(bytes(lead) + data)
+            yield coded[skipped:whole]
+            # With nothing behind it, its last bits are in one more.
+            yield coded[skipped:].rstrip(b"=")

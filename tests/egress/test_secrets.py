@@ -1,0 +1,302 @@
+"""A secret is used by programs that never have it, and is found nowhere but with its host."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import http.server
+import json
+import os
+import secrets
+import signal
+import ssl
+import sys
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cloister import Sandbox
+from cloister.ledger import Requested, Responded, SecretBlocked, SecretUsed
+from cloister.ledger.reading import make_receipt, read_entries
+from cloister.model import Limits
+from cloister.node import Node
+from cloister.policy import Effect, Egress
+from cloister.store.place import state_directory
+
+LOOPBACK = "127.0.0.1"
+
+
+@dataclass
+class Echo:
+    """A server that says back all it was told, which is the worst that one may do."""
+
+    port: int
+    authorizations: list[str | None] = field(default_factory=list)
+
+
+@pytest.fixture
+def echoing(certificate: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Echo]:
+    monkeypatch.setenv("CLOISTER_CA_FILE", str(certificate))
+
+    class Answering(http.server.BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_GET(self) -> None:
+            told = self.headers["Authorization"]
+            end.authorizations.append(told)
+            value = (told or "").rpartition(" ")[2].encode()
+            body = b" ".join((str(self.headers).encode(), value.hex().encode(), value))
+            body += b" " + base64.b64encode(value)
+            self.send_response(200)
+            self.send_header("X-Told", str(told))
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *arguments: Any) -> None:
+            return
+
+    server = http.server.ThreadingHTTPServer((LOOPBACK, 0), Answering)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate)
+    server.socket = context.wrap_socket(
+        server.socket, server_side=True, do_handshake_on_connect=False
+    )
+    end = Echo(server.server_port)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
+    thread.start()
+    yield end
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def egress_of(port: int) -> Egress:
+    names = ("web.test", "other.test")
+    Node.current().gateway.answers = {name: [LOOPBACK] for name in names}
+    return Egress([f"{name}:{port}" for name in names], names)
+
+
+def table_of(port: int, **source: Any) -> dict[str, Any]:
+    source = source or {"from": "env:CANARY"}
+    return {"TOKEN": {**source, "hosts": [f"web.test:{port}"], "header": "Authorization"}}
+
+
+def found_in(root: Path, canary: bytes) -> list[str]:
+    """Return the files below a directory that have the canary in them, in any of its forms."""
+    forms = (canary, base64.b64encode(canary).rstrip(b"="), canary.hex().encode())
+    found = []
+    for path in root.rglob("*"):
+        try:
+            data = path.read_bytes() if path.is_file() else b""
+        except OSError:
+            continue
+        if any(form in data for form in forms):
+            found.append(str(path))
+    return found
+
+
+async def test_the_value_is_found_nowhere_but_at_its_host(
+    echoing: Echo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: Any
+) -> None:
+    canary = f"ghp_{secrets.token_hex(18)}"
+    monkeypatch.setenv("CANARY", canary)
+    port = echoing.port
+    state = Path(os.environ["CLOISTER_STATE"])
+    ask = f'curl -sS -i -m 10 -H "Authorization: Bearer $TOKEN" https://web.test:{port}/'
+    async with Sandbox(egress=egress_of(port), secrets=table_of(port)) as sandbox:
+        used = await sandbox.run(ask)
+        stolen = await sandbox.run(ask.replace("web.test", "other.test"))
+        basic = await sandbox.run(f'curl -sS -i -m 10 -u "me:$TOKEN" https://web.test:{port}/')
+        inside = await sandbox.run(
+            "env; cat /proc/*/environ /proc/*/cmdline; grep -r ghp_ /run /tmp"
+        )
+        environs = _environs_of_children(canary.encode())
+        traffic = await sandbox.traffic()
+    printed = "".join(capfd.readouterr())
+    shown = "".join(each.stdout + each.stderr for each in (used, stolen, basic, inside))
+    basic_value = base64.b64encode(f"me:{canary}".encode()).decode()
+    assert echoing.authorizations[0] == f"Bearer {canary}"
+    assert echoing.authorizations[2] == f"Basic {basic_value}"
+    assert " 200" in used.stdout.splitlines()[0]
+    # The other host is not opened, so what reached it is the placeholder, which is worth nothing.
+    assert canary not in str(echoing.authorizations[1])
+    assert len(echoing.authorizations) == 3
+    for form in (canary, canary.encode().hex(), base64.b64encode(canary.encode()).decode()[:-2]):
+        assert form not in shown
+    assert basic_value not in shown
+    assert environs == []
+    assert found_in(state, canary.encode()) == []
+    assert found_in(Path("/run/cloister"), canary.encode()) == []
+    assert canary not in repr(traffic) + repr(sandbox.policy) + printed
+
+
+def _environs_of_children(canary: bytes) -> list[str]:
+    """Return the processes below this one that have it in their arguments or environment."""
+    found = []
+    ours = {os.getpid()}
+    for entry in sorted(Path("/proc").glob("[0-9]*"), key=lambda path: int(path.name)):
+        try:
+            parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+            if parent not in ours:
+                continue
+            ours.add(int(entry.name))
+            data = (entry / "environ").read_bytes() + (entry / "cmdline").read_bytes()
+        except OSError:
+            continue
+        if canary in data:
+            found.append(entry.name)
+    return found
+
+
+async def test_each_sandbox_has_a_placeholder_of_its_own(
+    echoing: Echo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CANARY", "ghp_0123456789abcdef0123")
+    port = echoing.port
+    policy = {"egress": egress_of(port), "secrets": table_of(port)}
+    async with Sandbox(**policy) as one, Sandbox(**policy) as two:
+        first, second = [(await each.run("echo $TOKEN")).stdout.strip() for each in (one, two)]
+        ask = 'curl -sS -m 10 -o /dev/null -w "%{http_code}"'
+        url = f"https://web.test:{port}/"
+        crossed = await two.run(f'{ask} -H "Authorization: {first}" {url}')
+        own = await two.run(f'{ask} -H "Authorization: {second}" {url}')
+    assert first != second
+    assert first.startswith("ghp_") and len(first) == 24
+    assert (crossed.stdout, own.stdout) == ("200", "200")
+    # Of another sandbox it is a text like any other.
+    assert echoing.authorizations == [first, "ghp_0123456789abcdef0123"]
+
+
+async def test_uses_and_misuses_are_in_the_ledger(
+    echoing: Echo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    canary = "ghp_0123456789abcdef0123"
+    monkeypatch.setenv("CANARY", canary)
+    port = echoing.port
+    async with Sandbox(egress=egress_of(port), secrets=table_of(port)) as sandbox:
+        url = f"https://web.test:{port}/"
+        await sandbox.run(f'curl -sS -m 10 -H "Authorization: $TOKEN" {url}')
+        await sandbox.run(f"curl -sS -m 10 {url}?key=$TOKEN")
+        await sandbox.traffic()
+        id = sandbox.id
+    state = state_directory()
+    entries = list(read_entries(state, id))
+    payloads = [entry.payload for entry in entries]
+    (used,) = [each for each in payloads if isinstance(each, SecretUsed)]
+    (blocked,) = [each for each in payloads if isinstance(each, SecretBlocked)]
+    asked = [entry for entry in entries if isinstance(entry.payload, Requested)]
+    (answered,) = [entry for entry in entries if isinstance(entry.payload, Responded)]
+    assert (str(used.name), str(used.host)) == ("TOKEN", "web.test")
+    assert str(used.place) == "header authorization"
+    assert used.request == asked[0].sequence == answered.span
+    assert str(blocked.place) == "path"
+    assert [each.payload.effect for each in asked] == [Effect.ALLOW, Effect.DENY]
+    assert answered.payload.status == 200
+    receipt = make_receipt(state, id)
+    assert [str(each.name) for each in receipt.secrets] == ["TOKEN"]
+    assert canary not in str(receipt) + str(entries)
+
+
+async def test_a_fork_has_no_secrets_unless_they_are_granted(
+    echoing: Echo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CANARY", "ghp_0123456789abcdef0123")
+    port = echoing.port
+    free = Limits(disk="unlimited")
+    async with Sandbox(
+        egress=egress_of(port), secrets=table_of(port), storage="disk", limits=free
+    ) as sandbox:
+        taken = await sandbox.snapshot("s")
+        async with (
+            Sandbox.fork(taken) as (bare,),
+            Sandbox.fork(taken, grants=True) as (granted,),
+            Sandbox.fork(taken, grants=True, secrets=True) as (full,),
+        ):
+            seen = [
+                (await each.run("echo -n $TOKEN")).stdout for each in (sandbox, bare, granted, full)
+            ]
+    assert seen[1] == seen[2] == ""
+    assert len(seen[0]) == len(seen[3]) == 24
+    assert seen[0] != seen[3]
+
+
+_MINT = """
+import sys, json, secrets
+log = sys.argv[1]
+value, handle = "tok_" + secrets.token_hex(12), "h" + secrets.token_hex(4)
+print(value); print(handle)
+open(log, "a").write(json.dumps(["mint", handle]) + "\\n")
+"""
+_REVOKE = """
+import sys, json
+open(sys.argv[1], "a").write(json.dumps(["revoke", sys.stdin.readline().strip()]) + "\\n")
+"""
+
+
+def minting(tmp_path: Path, port: int) -> tuple[dict[str, Any], Path]:
+    log = tmp_path / "log"
+    return {
+        "TOKEN": {
+            "mint": [sys.executable, "-c", _MINT, str(log)],
+            "revoke": [sys.executable, "-c", _REVOKE, str(log)],
+            "hosts": [f"web.test:{port}"],
+            "header": "Authorization",
+        }
+    }, log
+
+
+async def test_a_credential_is_minted_at_the_start_and_revoked_at_the_end(
+    echoing: Echo, tmp_path: Path
+) -> None:
+    table, log = minting(tmp_path, echoing.port)
+    async with Sandbox(egress=egress_of(echoing.port), secrets=table) as sandbox:
+        await sandbox.run(
+            f'curl -sS -m 10 -H "Authorization: $TOKEN" https://web.test:{echoing.port}/'
+        )
+        during = [json.loads(line)[0] for line in log.read_text().splitlines()]
+    after = [json.loads(line) for line in log.read_text().splitlines()]
+    assert during == ["mint"]
+    assert [what for what, _ in after] == ["mint", "revoke"]
+    assert after[0][1] == after[1][1]
+    value = echoing.authorizations[0]
+    assert value is not None and value.startswith("tok_")
+    assert not list((Path(os.environ["CLOISTER_STATE"]) / "credentials").iterdir())
+
+
+_OWNER = """
+import asyncio, json, sys
+from cloister import Sandbox
+from cloister.policy import Egress
+async def main():
+    port, table = int(sys.argv[1]), json.loads(sys.argv[2])
+    names = ("web.test", "other.test")
+    egress = Egress([f"{name}:{port}" for name in names], names)
+    async with Sandbox(egress=egress, secrets=table):
+        print("up", flush=True)
+        await asyncio.sleep(60)
+asyncio.run(main())
+"""
+
+
+async def test_what_a_killed_owner_had_minted_is_revoked_by_the_next(
+    echoing: Echo, tmp_path: Path
+) -> None:
+    table, log = minting(tmp_path, echoing.port)
+    owner = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", _OWNER, str(echoing.port), json.dumps(table)),
+        stdout=asyncio.subprocess.PIPE,
+    )
+    assert owner.stdout is not None
+    assert await owner.stdout.readline() == b"up\n"
+    owner.send_signal(signal.SIGKILL)
+    await owner.wait()
+    left = json.loads(log.read_text().splitlines()[0])[1]
+    async with Sandbox(egress=egress_of(echoing.port), secrets=table):
+        lines = [json.loads(line) for line in log.read_text().splitlines()]
+    assert lines[1] == ["revoke", left]
+    assert lines[2][0] == "mint"
