@@ -102,6 +102,24 @@ def test_nothing_is_held_that_cannot_be_the_beginning_of_a_value() -> None:
     assert scrubber.feed(b"ee\n\n") == b"sk-Tree\n\n"
 
 
+@given(_WORDS, st.lists(st.integers(0, 400), max_size=8))
+def test_what_is_released_early_is_next_to_nothing_of_a_value(data: bytes, cuts: list[int]) -> None:
+    places = sorted({0, len(data), *(min(cut, len(data)) for cut in cuts)})
+    scrubber = Scrubber(patterns(VALUE))
+    out = b""
+    for start, end in itertools.pairwise(places):
+        out += scrubber.feed(data[start:end])
+        out += scrubber.release()
+    out += scrubber.end()
+    whole = scrubbed([data], VALUE)
+    assert len(out) == len(whole)
+    # Where they differ, what is seen is the beginning of a form, and no more of it than this.
+    shown = [at for at in range(len(out)) if out[at] != whole[at]]
+    assert all(whole[at : at + 1] == b"*" for at in shown)
+    for at in shown:
+        assert not {at + 1, at + 2, at + 3} <= set(shown)
+
+
 @given(st.binary(max_size=60), st.integers(1, 30), st.binary(max_size=60))
 def test_nothing_of_a_placeholder_passes_a_finder(before: bytes, size: int, behind: bytes) -> None:
     placeholder = "ghp_abcdefghijkl0123"

@@ -208,6 +208,9 @@ class Exchange:
         while True:
             data = far.ready()
             if data is None:
+                # Whoever waits for this must not wait for what may never come.
+                if scrubber is not None and (rest := scrubber.release()):
+                    await near.send(rest)
                 await near.flush()
                 data = await far.body()
             if not data:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from cloister.egress.depth.streams import Stream
@@ -20,13 +19,25 @@ async def carry_switched(
     scrubber = terms.scrubber()
 
     async def out() -> None:
-        await _pump(near, unread, far, exchange.count_out, None)
+        data = unread or await near.read()
+        while data:
+            exchange.count_out(data)
+            await far.write(data)
+            data = await near.read()
+        await far.end()
 
     async def back() -> None:
-        change = None if scrubber is None else scrubber.feed
-        await _pump(far, first, near, exchange.count_in, change)
+        data = first or await far.read()
+        while data:
+            exchange.count_in(data)
+            if scrubber is not None:
+                data = scrubber.feed(data) + scrubber.release()
+            if data:
+                await near.write(data)
+            data = await far.read()
         if scrubber is not None and (rest := scrubber.end()):
             await near.write(rest)
+        await near.end()
 
     outward, inward = asyncio.create_task(out()), asyncio.create_task(back())
     try:
@@ -38,21 +49,3 @@ async def carry_switched(
         for task in (outward, inward):
             task.cancel()
         await asyncio.gather(outward, inward, return_exceptions=True)
-
-
-async def _pump(
-    source: Stream,
-    first: bytes,
-    sink: Stream,
-    count: Callable[[bytes], None],
-    change: Callable[[bytes], bytes] | None,
-) -> None:
-    data = first or await source.read()
-    while data:
-        count(data)
-        if change is not None:
-            data = change(data)
-        if data:
-            await sink.write(data)
-        data = await source.read()
-    await sink.end()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 _MASK = b"*"
+_MOST_RELEASED = 3
 
 
 class Patterns:
@@ -60,28 +61,47 @@ class Scrubber:
 
     def __init__(self, patterns: Patterns) -> None:
         self._patterns = patterns
+        # Passed on already, and perhaps the beginning of one; then what is held.
+        self._passed = b""
         self._held = b""
         # How much of what is held is the end of one whose beginning has been passed on.
         self._masked = 0
 
     def feed(self, data: bytes) -> bytes:
         """Return what can be passed on now."""
-        data = self._held + data
+        data = self._passed + self._held + data
         return self._pass_on(data, len(data) - self._patterns.held(data))
 
     def end(self) -> bytes:
         """Return what was held: the stream is over."""
-        return self._pass_on(self._held, len(self._held))
+        data = self._passed + self._held
+        return self._pass_on(data, len(data))
+
+    def release(self) -> bytes:
+        """Return what is held if it is next to nothing: somebody may be waiting for it.
+
+        So many characters of a value may pass where a server pauses in the middle of it; the
+        rest of it does not.
+        """
+        if self._passed or not 0 < len(self._held) <= _MOST_RELEASED:
+            return b""
+        released = _MASK * self._masked + self._held[self._masked :]
+        self._passed, self._held, self._masked = self._held, b"", 0
+        return released
 
     def _pass_on(self, data: bytes, cut: int) -> bytes:
+        start = len(self._passed)
         spans = self._patterns.spans(data)
         if self._masked:
-            spans.insert(0, (0, self._masked))
-        self._held = data[cut:]
-        self._masked = max((end - cut for start, end in spans if start <= cut < end), default=0)
+            spans.insert(0, (start, start + self._masked))
+        kept = max(cut, start)
+        self._held = data[kept:]
+        self._masked = max((end - kept for at, end in spans if at <= kept < end), default=0)
+        if cut >= start:
+            self._passed = b""
         if not spans:
-            return data[:cut]
-        return _mask(data, spans)[:cut]
+            return data[start:kept]
+        return _mask(data, spans)[start:kept]
 
 
 class Finder:
