@@ -11,7 +11,20 @@ from pathlib import Path
 
 from rich.console import Console
 
-from benches import create, depth, egress, files, hundred, idle, ledger, report, run, state, stream
+from benches import (
+    create,
+    depth,
+    e2b,
+    egress,
+    files,
+    hundred,
+    idle,
+    ledger,
+    report,
+    run,
+    state,
+    stream,
+)
 from benches.measure import NotMeasurable
 from benches.peers import find_peers
 from benches.row import Row
@@ -29,6 +42,7 @@ BENCHES: dict[str, Callable[[Setting], Awaitable[list[Row]]]] = {
     "ledger": ledger.measure,
     "egress": egress.measure,
     "depth": depth.measure,
+    "e2b": e2b.measure,
 }
 TMPFS = Path("/dev/shm")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any
@@ -16,6 +17,8 @@ Endpoint = Callable[[Request], Awaitable[Response]]
 
 # What a request that is no upload may weigh.
 MAXIMUM_BODY_BYTES = 4 * 2**20
+# How long a client may say nothing in the middle of a request.
+PATIENCE_S = 30.0
 
 
 def json_answer(
@@ -57,18 +60,32 @@ def answering(endpoint: Endpoint) -> Endpoint:
     return answer
 
 
-async def read_body(request: Request, limit: int = MAXIMUM_BODY_BYTES) -> bytes:
-    """Return a whole body, which may come without a length, and is refused before it is large."""
-    parts = []
+async def patiently(request: Request, limit: int | None = None) -> AsyncIterator[bytes]:
+    """Yield a body as it comes; one who stops sending, or sends too much, is not waited for."""
     size = 0
-    async for chunk in request.stream():
+    stream = request.stream()
+    while True:
+        try:
+            async with asyncio.timeout(PATIENCE_S):
+                chunk = await anext(stream, None)
+        except TimeoutError:
+            raise CallRefused(
+                "deadline_exceeded", f"nothing came for {PATIENCE_S:g} s; send without pauses", 408
+            ) from None
+        if chunk is None:
+            return
         size += len(chunk)
-        if size > limit:
+        if limit is not None and size > limit:
             raise CallRefused(
                 "resource_exhausted", f"the body is larger than {limit} bytes; send less", 413
             )
-        parts.append(chunk)
-    return b"".join(parts)
+        if chunk:
+            yield chunk
+
+
+async def read_body(request: Request, limit: int = MAXIMUM_BODY_BYTES) -> bytes:
+    """Return a whole body, which may come without a length, and is refused before it is large."""
+    return b"".join([chunk async for chunk in patiently(request, limit)])
 
 
 async def read_json(request: Request) -> dict[str, Any]:
@@ -87,11 +104,3 @@ def parse_object(body: bytes) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise CallRefused("invalid_argument", "the body is not an object; send one")
     return value
-
-
-async def prefixed(first: bytes, rest: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """Yield what was read already, then the rest."""
-    if first:
-        yield first
-    async for chunk in rest:
-        yield chunk

@@ -33,11 +33,19 @@ class Box:
     """What the endpoints of one sandbox share. `token` opens all of them."""
 
     def __init__(
-        self, sandbox: Sandbox, *, id: str, terms: Terms, token: str, traffic_token: str
+        self,
+        sandbox: Sandbox,
+        *,
+        id: str,
+        terms: Terms,
+        token: str,
+        traffic_token: str,
+        most_upload_bytes: int,
     ) -> None:
         self.sandbox = sandbox
         self.id = id
         self.terms = terms
+        self.most_upload_bytes = most_upload_bytes
         self.token = token
         self.traffic_token = None if terms.is_open_to_traffic else traffic_token
         self.variables = {

@@ -27,8 +27,9 @@ _KEY_BYTES = 32
 class Boxes:
     """The live ones. Who may do what is decided by their tokens, which all come from one key."""
 
-    def __init__(self, key: bytes) -> None:
+    def __init__(self, key: bytes, most_upload_bytes: int) -> None:
         self._key = key
+        self._most_upload_bytes = most_upload_bytes
         self._boxes: dict[str, Box] = {}
         self._residents: dict[str, Resident] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -45,6 +46,7 @@ class Boxes:
             terms=terms_of(resident.notes),
             token=self.token(id),
             traffic_token=self.token(id, "traffic"),
+            most_upload_bytes=self._most_upload_bytes,
         )
         self._boxes[id] = box
         self._residents[id] = resident

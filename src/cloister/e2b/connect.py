@@ -23,6 +23,7 @@ STREAM_TYPE = "application/connect+json"
 MAXIMUM_FRAME_BYTES = 4 * 2**20
 _PREFIX_BYTES = 5
 _END, _COMPRESSED = 2, 1
+_GATHERED_BYTES = 256 * 1024
 # A deadline past this is none: the sandbox will have ended.
 _LONGEST_DEADLINE_MS = 10**10
 
@@ -150,9 +151,9 @@ async def send_until_gone(
 
     async def pump() -> None:
         async with contextlib.aclosing(chunks):
-            async for chunk in chunks:
-                await send({"type": "http.response.body", "body": chunk, "more_body": True})
-        await send({"type": "http.response.body", "body": b"", "more_body": False})
+            async for chunk, is_last in _gathered(chunks):
+                body = {"type": "http.response.body", "body": chunk, "more_body": not is_last}
+                await send(body)
 
     async def wait_gone() -> None:
         while (await receive())["type"] != "http.disconnect":
@@ -171,6 +172,39 @@ async def send_until_gone(
     if isinstance(failure, Exception) and not isinstance(failure, OSError):
         raise failure
     return finished
+
+
+async def _gathered(
+    chunks: AsyncGenerator[bytes, None],
+) -> AsyncGenerator[tuple[bytes, bool], None]:
+    """Yield chunks with those that are ready at the same time, and whether it is the last.
+
+    Each piece that is sent by itself wakes the other side once more.
+    """
+    coming = asyncio.ensure_future(anext(chunks, None))
+    try:
+        is_last = False
+        while not is_last:
+            chunk = await coming
+            parts = [] if chunk is None else [chunk]
+            is_last = chunk is None
+            while not is_last and sum(map(len, parts)) < _GATHERED_BYTES:
+                coming = asyncio.ensure_future(anext(chunks, None))
+                # One turn of the loop: what is there comes, what is not is not waited for.
+                await asyncio.sleep(0)
+                if not coming.done():
+                    break
+                chunk = coming.result()
+                is_last = chunk is None
+                parts += [] if chunk is None else [chunk]
+            else:
+                if not is_last:
+                    coming = asyncio.ensure_future(anext(chunks, None))
+            yield b"".join(parts), is_last
+    finally:
+        if not coming.done():
+            coming.cancel()
+        await asyncio.gather(coming, return_exceptions=True)
 
 
 def _frame(flags: int, message: Message) -> bytes:

@@ -10,7 +10,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from cloister.e2b import control, envd
-from cloister.e2b.answers import answering, json_answer
+from cloister.e2b.answers import answering, error_answer, json_answer
 from cloister.e2b.asleep import Asleep
 from cloister.e2b.box import Box, own_id, public_id
 from cloister.e2b.boxes import Boxes, read_key
@@ -24,6 +24,7 @@ from cloister.e2b.sandbox_routes import SANDBOX_ROUTES
 from cloister.e2b.signature import claim_in
 from cloister.e2b.snapshot_routes import SNAPSHOT_ROUTES
 from cloister.e2b.template_routes import TEMPLATE_ROUTES
+from cloister.errors import Exhausted
 from cloister.server.app import House
 from cloister.server.resident import Resident
 from cloister.store.place import state_directory
@@ -46,7 +47,8 @@ class E2BDoor:
     """Answers what E2B's SDKs send: the control API, and everything of one sandbox."""
 
     def __init__(self, house: House) -> None:
-        self._boxes = Boxes(read_key(state_directory()))
+        most_upload_bytes = house.fleet.settings.upload_bytes
+        self._boxes = Boxes(read_key(state_directory()), most_upload_bytes)
         self._desk = Desk(house, self._boxes, Asleep(house.fleet))
 
     def takes(self, scope: Scope) -> bool:
@@ -91,7 +93,12 @@ class E2BDoor:
         found = await self._awake(id)
         if found is None:
             return bad_gateway(id, "The sandbox was not found")
-        box, _ = found
+        box, resident = found
+        try:
+            # Held to the same rate as everything else of its tenant.
+            self._desk.house.fleet.quotas.count_request(resident.tenant)
+        except Exhausted as error:
+            return error_answer(429, error.message)
         if port == envd.PORT:
             return await envd.answer(box, request)
         if not box.lets_traffic(request.headers.get("e2b-traffic-access-token")):

@@ -105,7 +105,7 @@ async def upload(box: Box, request: Request) -> Response:
     target = request.query_params.get("path", "")
     metadata = metadata_in(request.headers)
     written: list[dict[str, Any]] = []
-    async for part in parts_of(request):
+    async for part in parts_of(request, box.most_upload_bytes):
         name = target or part.filename or ""
         if not name:
             raise CallRefused("invalid_argument", "a file has neither a path nor a name; give one")

@@ -9,7 +9,7 @@ from starlette.responses import Response
 from cloister.e2b import fields
 from cloister.e2b.answers import empty_answer, error_answer, read_json
 from cloister.e2b.control import Desk, Visit
-from cloister.errors import NotFound
+from cloister.errors import CloisterError, NotFound
 from cloister.server.fleet import Origin
 from cloister.server.resident import Resident
 from cloister.server.spec import SandboxSpec
@@ -29,7 +29,11 @@ def arrange(desk: Desk, resident: Resident) -> None:
     if desk.boxes.of(resident).terms.is_paused_at_end:
 
         async def hold(resident: Resident) -> None:
-            await hold_still(desk, resident)
+            try:
+                await hold_still(desk, resident)
+            except CloisterError:
+                # What cannot be held still must not run for ever either.
+                await desk.house.fleet.end(resident.tenant, resident.id, "it reached its timeout")
 
         resident.at_deadline = hold
 

@@ -10,7 +10,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from cloister.e2b.answers import empty_answer, json_answer
+from cloister.e2b.answers import empty_answer, json_answer, patiently
 from cloister.e2b.box import Box
 from cloister.e2b.connect import send_until_gone
 from cloister.errors import CloisterError, NotFound, RequestError
@@ -101,9 +101,8 @@ class _Link:
         target = target_of(request.scope)
         await self._send(h11.Request(method=request.method, target=target, headers=headers))
         if has_body:
-            async for chunk in request.stream():
-                if chunk:
-                    await self._send(h11.Data(data=chunk))
+            async for chunk in patiently(request):
+                await self._send(h11.Data(data=chunk))
         await self._send(h11.EndOfMessage())
 
     async def _send(self, event: h11.Request | h11.Data | h11.EndOfMessage) -> None:

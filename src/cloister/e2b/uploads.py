@@ -14,6 +14,7 @@ from python_multipart import MultipartParser
 from python_multipart.exceptions import MultipartParseError
 from starlette.requests import Request
 
+from cloister.e2b.answers import patiently
 from cloister.e2b.refusal import CallRefused
 
 if TYPE_CHECKING:
@@ -32,11 +33,11 @@ class Part:
     content: AsyncGenerator[bytes, None]
 
 
-async def parts_of(request: Request) -> AsyncIterator[Part]:
+async def parts_of(request: Request, limit: int) -> AsyncIterator[Part]:
     """Yield the files of an upload, in their order."""
     kind, boundary = _content_type(request)
     if kind == "application/octet-stream":
-        yield Part(None, _raw(request))
+        yield Part(None, _raw(request, limit))
         return
     if kind != "multipart/form-data":
         raise CallRefused(
@@ -46,7 +47,7 @@ async def parts_of(request: Request) -> AsyncIterator[Part]:
         raise CallRefused("invalid_argument", "the form has no boundary; name it")
     if request.headers.get("content-encoding", "identity") != "identity":
         raise CallRefused("invalid_argument", "a form is not compressed; send it plain")
-    form = _Form(request, boundary)
+    form = _Form(patiently(request, limit), boundary)
     for _ in range(_MAXIMUM_PARTS):
         part = await form.next_part()
         if part is None:
@@ -63,10 +64,10 @@ def _content_type(request: Request) -> tuple[str, str]:
     return header.get_content_type(), boundary if isinstance(boundary, str) else ""
 
 
-async def _raw(request: Request) -> AsyncGenerator[bytes, None]:
+async def _raw(request: Request, limit: int) -> AsyncGenerator[bytes, None]:
     encoding = request.headers.get("content-encoding", "identity")
     if encoding in ("identity", ""):
-        async for chunk in request.stream():
+        async for chunk in patiently(request, limit):
             yield chunk
         return
     if encoding != "gzip":
@@ -74,7 +75,8 @@ async def _raw(request: Request) -> AsyncGenerator[bytes, None]:
             "invalid_argument", f"content-encoding {encoding[:32]}; send gzip or none"
         )
     inflater = zlib.decompressobj(zlib.MAX_WBITS | 16)
-    async for chunk in request.stream():
+    inflated_bytes = 0
+    async for chunk in patiently(request, limit):
         pending = chunk
         while pending:
             # In bounded pieces: a small body may inflate to any size.
@@ -83,6 +85,11 @@ async def _raw(request: Request) -> AsyncGenerator[bytes, None]:
             except zlib.error:
                 raise CallRefused("invalid_argument", "the body is not gzip") from None
             pending = inflater.unconsumed_tail
+            inflated_bytes += len(piece)
+            if inflated_bytes > limit:
+                raise CallRefused(
+                    "resource_exhausted", f"the file is larger than {limit} bytes; send less", 413
+                )
             if piece:
                 yield piece
             # The consumer may be a fast pipe: others have their turn too.
@@ -95,10 +102,9 @@ async def _raw(request: Request) -> AsyncGenerator[bytes, None]:
 class _Form:
     """Reads a form piece by piece; nothing of it is held but one chunk."""
 
-    def __init__(self, request: Request, boundary: str) -> None:
-        self._chunks = request.stream()
+    def __init__(self, chunks: AsyncIterator[bytes], boundary: str) -> None:
+        self._chunks = chunks
         self._events: deque[tuple[str, bytes]] = deque()
-        self._header_bytes = 0
         callbacks: MultipartCallbacks = {
             "on_part_begin": lambda: self._note("begin"),
             "on_part_data": lambda data, start, end: self._note("data", data[start:end]),
@@ -109,7 +115,6 @@ class _Form:
             "on_headers_finished": lambda: self._note("headers-end"),
         }
         self._parser = MultipartParser(boundary.encode("latin-1", "replace"), callbacks)
-        self._is_inside = False
 
     def _note(self, kind: str, data: bytes = b"") -> None:
         self._events.append((kind, data))

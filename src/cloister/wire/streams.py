@@ -56,7 +56,8 @@ def enlarge(fd: int) -> None:
     """Ask for a larger pipe; a user over their quota keeps the small one, which only is slower."""
     try:
         fcntl.fcntl(fd, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
-    except PermissionError:
+    except OSError:
+        # Over the quota, or no pipe but one end of a connected pair.
         return
 
 
@@ -218,6 +219,7 @@ class PipeOutgoing:
 
     def __init__(self, fd: int) -> None:
         self._fd: int | None = fd
+        self._is_large = False
         self._loop = asyncio.get_running_loop()
         os.set_blocking(fd, False)
 
@@ -230,6 +232,11 @@ class PipeOutgoing:
             try:
                 view = view[os.write(self._fd, view) :]
             except (BlockingIOError, InterruptedError):
+                if not self._is_large:
+                    # Only now: most of what is written fits into a small one.
+                    self._is_large = True
+                    enlarge(self._fd)
+                    continue
                 await self._wait_writable(self._fd)
             except (BrokenPipeError, ConnectionResetError) as error:
                 self.close()
