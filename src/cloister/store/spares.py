@@ -25,7 +25,10 @@ def spare_of(snapshot: str) -> str:
 
 
 class Spares:
-    """The disks that are ready, one a snapshot; any process may take one, and whoever is first."""
+    """The disks that are ready; any process may take one, and whoever is first.
+
+    Of all snapshots of a sandbox one has such a disk: that which was named or forked last.
+    """
 
     def __init__(self, trees: Trees) -> None:
         self._trees = trees
@@ -58,12 +61,17 @@ class Spares:
         trees, spare = self._trees, spare_of(snapshot)
         with trees.records.writing(durable=False) as connection:
             row = connection.execute(
-                "SELECT chain FROM snapshots WHERE id = ?", (snapshot,)
+                "SELECT chain, sandbox FROM snapshots WHERE id = ?", (snapshot,)
             ).fetchone()
             if row is None:
                 return
+            others = connection.execute(
+                "SELECT id FROM snapshots WHERE sandbox = ? AND id != ?", (row["sandbox"], snapshot)
+            ).fetchall()
+            unused = forget_spares(connection, [each["id"] for each in others])
             chain = unpack(row["chain"])
             trees.begin(connection, spare, chain=chain)
+        trees.discard(*unused)
         try:
             trees.driver.grow(trees.path(spare), [trees.path(each) for each in chain])
             trees.driver.warm(trees.path(spare))

@@ -48,6 +48,15 @@ def test_a_ready_disk_is_taken_once_and_is_nobody_elses(pooled: Store) -> None:
     assert not list(one.path.parent.glob(".*"))
 
 
+def test_of_a_sandboxes_snapshots_the_last_one_has_a_ready_disk(pooled: Store) -> None:
+    first = a_snapshot(pooled)
+    second, _ = take(pooled, pooled.disks.find("sb_a"), name="second")
+    elsewhere, _ = take(pooled, pooled.disks.find("sb_a"), name="other", sandbox="another")
+    for each in (elsewhere.snapshot, first, second.snapshot):
+        have_ready(pooled, each)
+    assert spares(pooled) == sorted([second.snapshot.id, elsewhere.snapshot.id])
+
+
 def test_plain_directories_have_nothing_ready_and_need_nothing(plain: Store) -> None:
     snapshot = a_snapshot(plain)
     have_ready(plain, snapshot)
@@ -66,7 +75,7 @@ def test_a_ready_disk_goes_with_its_snapshot(pooled: Store) -> None:
 def test_gc_removes_a_ready_disk_only_with_its_snapshot(state: Path) -> None:
     with Store.open(state) as store:
         named = a_snapshot(store)
-        loose, _ = take(store, store.disks.find("sb_a"))
+        loose, _ = take(store, store.disks.find("sb_a"), sandbox="another")
         for each in (named, loose.snapshot):
             have_ready(store, each)
         ready = spares(store)
