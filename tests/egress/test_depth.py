@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from cloister import Sandbox
+from cloister.model.approvals import Answer, Question
 from cloister.node import Node
 from cloister.policy import Egress
 
@@ -36,7 +37,7 @@ async def deep(certificate: Path, monkeypatch: pytest.MonkeyPatch) -> Deep:
     def make(*rules: dict[str, Any], allow: tuple[str, ...] = (), **more: Any) -> Sandbox:
         hosts = [str(rule["host"]) for rule in rules] + list(allow)
         own = list(dict.fromkeys(host.partition(":")[0] for host in hosts))
-        return Sandbox(egress=Egress(allow, own, rules), **more)
+        return Sandbox(**{"egress": Egress(allow, own, rules), **more})
 
     return make
 
@@ -315,3 +316,55 @@ async def test_without_such_rules_nothing_of_it_is_there(tls: Any, deep: Deep) -
     assert "SSL_CERT_FILE" not in result.stdout
     assert "No such file" in result.stderr
     assert Node.current().depth_gateway.pid is None
+
+
+async def test_a_request_that_waits_is_sent_as_it_was_when_it_was_allowed(
+    tls: Any, deep: Deep
+) -> None:
+    asked: list[Question] = []
+
+    async def approve(question: Question) -> Answer:
+        asked.append(question)
+        allowed = question.path == "/yes"
+        return Answer("once", who="me") if allowed else Answer("deny", who="me", reason="no")
+
+    rule = {
+        "name": "writing",
+        "host": f"web.test:{tls.port}",
+        "methods": ["POST"],
+        "effect": "ask",
+    }
+    url = f"https://web.test:{tls.port}"
+    async with deep(rule, approve=approve) as sandbox:
+        yes = await sandbox.run(f"curl -sS -m 20 -d some=body -w '%{{http_code}}' {url}/yes")
+        no = await sandbox.run(f"curl -sS -m 20 -d some=body -w '%{{http_code}}' {url}/no")
+        long = await sandbox.run(
+            f"head -c 2000000 /dev/zero | curl -sS -m 20 --data-binary @- -w '%{{http_code}}' "
+            f"{url}/yes"
+        )
+    assert yes.stdout == "some=body200", yes.stderr
+    assert no.stdout.endswith("403")
+    assert long.stdout.endswith("403") or long.exit_code == 55
+    assert [(each.method, each.path) for each in asked] == [("POST", "/yes"), ("POST", "/no")]
+    assert tls.paths == ["/yes"]
+
+
+async def test_requests_and_bytes_that_are_read_count_for_the_budget(
+    tls: Any, deep: Deep, certificate: Path
+) -> None:
+    url = f"https://web.test:{tls.port}"
+    rules = [reading(tls.port)]
+    few = Egress((), ["web.test"], rules, {"requests": 2})
+    small = Egress((), ["web.test"], rules, {"bytes_in": "1MiB"})
+    async with deep(*rules, egress=few) as sandbox:
+        codes = [
+            (await sandbox.run(f"curl -sS -m 10 -o /dev/null -w '%{{http_code}}' {url}/hello"))
+            for _ in range(3)
+        ]
+    assert [each.stdout for each in codes] == ["200", "200", "403"]
+    async with deep(*rules, egress=small) as sandbox:
+        hello = await sandbox.run(f"curl -sS -m 10 {url}/hello")
+        large = await sandbox.run(f"curl -sS -m 10 -o /tmp/large {url}/large; wc -c /tmp/large")
+    assert hello.stdout == "hello from outside\n"
+    assert int(large.stdout.split()[0]) < 1024 * 1024
+    assert tls.paths == ["/hello", "/hello", "/hello", "/large"]

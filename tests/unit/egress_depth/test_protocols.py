@@ -47,6 +47,19 @@ async def test_http2_inside_reaches_a_server_of_http1(
     assert asked["/b"][1] == b"body"
 
 
+async def test_many_streams_at_once_take_turns_at_a_server_of_http1(
+    opened: Any, served: Any, anything: Any, get: Any, client_of: Any
+) -> None:
+    async with served() as far, opened(anything(far.port)) as doors:
+        client = client_of(*await doors.connect("web.test", far.port, alpn=("h2",)))
+        numbers = [client.ask(*get(far.port, f"/{at}")) for at in range(60)]
+        await client.wait(*numbers)
+        client.writer.close()
+    assert all(client.bodies[number] == b"ok" for number in numbers)
+    assert sorted(far.paths) == sorted(f"/{at}" for at in range(60))
+    assert far.connections <= 16
+
+
 async def test_much_goes_through_in_pieces_over_http2(
     opened: Any, served: Any, speaking_h2: Any, anything: Any, get: Any, client_of: Any
 ) -> None:

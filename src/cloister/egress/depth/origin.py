@@ -85,28 +85,32 @@ class Origin:
         self._room = asyncio.Semaphore(_MOST_CONNECTIONS)
 
     async def open(self) -> tuple[Far, bool]:
-        """Return a way to ask one thing, and whether it has been used before."""
+        """Return a way to ask one thing, and whether it has been used before; `settle` it."""
+        if self._link is None or self._link.is_over:
+            await self._room.acquire()
+            try:
+                far, is_used = await self._find()
+            except BaseException:
+                self._room.release()
+                raise
+            if isinstance(far, FarH2):
+                # One connection is enough for all of them.
+                self._room.release()
+            return far, is_used
+        return FarH2(self._link, self._authority), True
+
+    async def _find(self) -> tuple[Far, bool]:
         while self._free:
             far = self._free.pop()
             if far.is_free:
                 return far, True
             self._hang_up(far.stream)
-        if self._link is not None and not self._link.is_over:
-            return FarH2(self._link, self._authority), True
-        return await self._dial(), False
-
-    async def _dial(self) -> Far:
         # One at a time: the first may find out that one connection is enough for all.
         async with self._dialling:
             if self._link is not None and not self._link.is_over:
-                return FarH2(self._link, self._authority)
-            await self._room.acquire()
-            try:
-                sock = await self._upstream.dial(self._addresses, self._port)
-            except BaseException:
-                self._room.release()
-                raise
-            return await self._begin(sock)
+                return FarH2(self._link, self._authority), True
+            sock = await self._upstream.dial(self._addresses, self._port)
+            return await self._begin(sock), False
 
     async def _begin(self, sock: socket.socket) -> Far:
         inner = (
@@ -134,7 +138,6 @@ class Origin:
         sock = self._socks.pop(stream, None)
         if sock is not None:
             sock.close()
-            self._room.release()
 
     async def _agree(self, tls: TlsStream) -> None:
         try:
@@ -162,6 +165,7 @@ class Origin:
             with contextlib.suppress(Unreachable):
                 await far.close()
         elif isinstance(far, FarH1):
+            self._room.release()
             if far.is_free:
                 self._free.append(far)
             else:
