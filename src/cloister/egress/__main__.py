@@ -7,6 +7,7 @@ import ctypes
 
 # Looked for when a first name is looked up or answered, by when our own files may be out of reach.
 import encodings.idna
+import encodings.punycode
 import gc
 import importlib
 import os
@@ -22,7 +23,7 @@ from cloister.egress.gateway import Gateway
 
 _PR_SET_DUMPABLE, _PR_SET_NO_NEW_PRIVS = 4, 38
 _NOBODY = 65_534
-_LOADED = (encodings.idna, dns.rdtypes.ANY.OPT, dns.rdtypes.IN.A)
+_LOADED = (encodings.idna, encodings.punycode, dns.rdtypes.ANY.OPT, dns.rdtypes.IN.A)
 
 
 def main(arguments: list[str]) -> None:

@@ -192,6 +192,12 @@ class Passage:
         except asyncio.CancelledError:
             error = self.ward.meter.reason
             raise
+        except Exception as failure:
+            # A fault of ours: the connection fails closed, and its owner hears of it.
+            refusal = Refusal(f"the gateway failed on it: {type(failure).__name__}", "fault")
+            error = refusal.reason
+            self._tell_denied(refusal)
+            await self._answer(refusal)
         finally:
             self._close(error)
 

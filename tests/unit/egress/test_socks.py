@@ -57,3 +57,17 @@ async def test_anything_else_is_refused(
 async def test_a_login_is_not_asked_for(opened: Any, talks: Any) -> None:
     async with box(opened, 443) as doors:
         assert await talks(doors.socks, b"\x05\x01\x02") == b"\x05\xff"
+
+
+async def test_a_fault_of_the_gateway_is_a_refusal_that_its_owner_hears_of(
+    opened: Any, far_end: Any, talks: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fail(*_: object) -> None:
+        raise LookupError("unknown encoding")
+
+    async with box(opened, far_end.port) as doors:
+        monkeypatch.setattr(doors.ward, "permit", fail)
+        answer = await talks(doors.socks, HELLO, asks(b"web.test", far_end.port))
+        assert answer[2:4] == bytes((5, 2))
+        assert await doors.denied() == ["the gateway failed on it: LookupError"]
+    assert far_end.connections == 0
