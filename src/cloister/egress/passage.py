@@ -194,10 +194,10 @@ class Passage:
             raise
         except Exception as failure:
             # A fault of ours: the connection fails closed, and its owner hears of it.
-            refusal = Refusal(f"the gateway failed on it: {type(failure).__name__}", "fault")
-            error = refusal.reason
-            self._tell_denied(refusal)
-            await self._answer(refusal)
+            fault = Refusal(f"the gateway failed on it: {type(failure).__name__}", "fault")
+            error = fault.reason
+            self._tell_denied(fault)
+            await self._answer(fault)
         finally:
             self._close(error)
 
