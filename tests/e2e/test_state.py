@@ -533,3 +533,37 @@ def test_a_terminal_joins_what_runs_and_follows_its_size(
         shell.type("exit 5\n")
         assert shell.wait() == 5
         assert shell.settings == shell.settings_before
+
+
+def test_what_leaves_by_a_gate_waits_for_a_person(state: State, tmp_path: Path) -> None:
+    policy = tmp_path / "gated.toml"
+    policy.write_text('[gates]\napply = "ask"\nexport = "deny"\n')
+    state.make("gated", "echo made > /workspace/made", "--policy", str(policy))
+    target = tmp_path / "target"
+    target.mkdir()
+    refused = state("export", "gated", "--as", "tar", "-o", str(tmp_path / "out.tar"))
+    assert refused.returncode != 0 and b"gates.export" in refused.stderr
+    assert not (tmp_path / "out.tar").exists()
+    for answer in ("deny", "approve"):
+        applying = subprocess.Popen(
+            [*COMMAND, "apply", "gated", str(target), "--yes"],
+            env=state.environment,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        try:
+            deadline = time.monotonic() + 30
+            asked: list[Any] = []
+            while not asked and time.monotonic() < deadline:
+                found = state.json("approvals", "--json")
+                asked = [each for each in found if each["subject"] == f"gated to {target}"]
+            assert not (target / "made").exists()
+            state.ok(answer, str(asked[0]["number"]))
+            assert (applying.wait(30) == 0) is (answer == "approve")
+        finally:
+            applying.kill()
+            applying.wait()
+        assert (target / "made").exists() is (answer == "approve")
+    entries = state.ok("ledger", "show", "gated", "--json").splitlines()
+    kinds = [json.loads(entry)["kind"] for entry in entries]
+    assert kinds.count("approval.asked") == kinds.count("approval.answered") == 2

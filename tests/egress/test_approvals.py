@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from cloister import Sandbox
+from cloister import NotFound, Sandbox
 from cloister.ledger import ApprovalAnswered, ApprovalAsked, Connected
 from cloister.ledger.reading import make_receipt, read_entries, verify_ledger
 from cloister.model.approvals import Answer, Question
@@ -188,7 +188,8 @@ async def test_another_process_lists_and_answers(web: Any, asking: Open) -> None
         assert (code, said) == (0, f"allowed: a connection to web.test:{web.port}\n")
         assert (await running).ok
         # Single use: the number is of nothing any more.
-        assert (await cli("approve", str(listed.number)))[0] == 2
+        with pytest.raises(NotFound):
+            await asyncio.to_thread(answer_question, listed.number, "once")
         assert (await sandbox.run(fetch(web.port))).ok
 
 

@@ -11,11 +11,13 @@ from pathlib import Path
 import click
 
 from cloister.cli import baselines, session
-from cloister.cli.kept import Compared, compared_trees, find_kept
+from cloister.cli.gates import pass_gate, plan_details, plan_digest
+from cloister.cli.kept import Compared, find_kept, opened_trees, policy_of
 from cloister.cli.progress import Waiting
 from cloister.cli.telling import note
 from cloister.errors import RequestError
 from cloister.model import parse_absolute_path, quote
+from cloister.policy import Effect
 from cloister.store.changes import Applied, Baseline, Plan, perform, plan_apply
 from cloister.store.changes.obeyed import is_obeyed_by_tools
 from cloister.store.stand_in import as_reader
@@ -63,11 +65,12 @@ class _Asked:
 
 
 async def _apply(name: str, directory: Path, below: str, asked: _Asked) -> int:
-    store, _ = await find_kept(name)
+    store, kept = await find_kept(name)
+    policy = policy_of(kept)
     baseline = await asyncio.to_thread(baselines.read, store, name, below)
     if not asked.yes and not asked.dry_run and not session.is_terminal(0):
         raise click.UsageError("nobody is here to ask; add --yes, or --dry-run to look first")
-    async with compared_trees(name) as compared:
+    async with opened_trees(name) as (compared, ask):
         with Waiting(f"comparing {below} with {directory}"):
             plan = await asyncio.to_thread(
                 as_reader, _plan, compared, directory.absolute(), below, baseline
@@ -81,6 +84,19 @@ async def _apply(name: str, directory: Path, below: str, asked: _Asked) -> int:
         if not asked.yes and not await asyncio.to_thread(_confirm, plan):
             note("nothing was done")
             return 1
+        await pass_gate(
+            *("apply", policy, ask),
+            subject=f"{name} to {plan.directory}",
+            content=plan_digest(plan),
+            details=plan_details(plan),
+        )
+        if policy.gates.apply is Effect.ASK:
+            # While it waited, somebody may have changed what was asked about.
+            again = await asyncio.to_thread(
+                as_reader, _plan, compared, directory.absolute(), below, baseline
+            )
+            if plan_digest(again) != plan_digest(plan):
+                raise RequestError("it has changed since it was asked about; nothing was done")
         with Waiting(f"writing to {directory}"):
             done = await asyncio.to_thread(as_reader, _perform, plan, asked.skip_refused)
     if baseline is not None:

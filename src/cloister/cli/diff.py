@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 import os
 import tempfile
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,13 +22,15 @@ from cloister.cli.changes import (
     write_listing,
     write_patch,
 )
-from cloister.cli.kept import compared_trees, find_kept
+from cloister.cli.gates import pass_gate
+from cloister.cli.kept import compared_trees, find_kept, opened_trees, policy_of
 from cloister.cli.progress import Waiting
 from cloister.cli.rewind import find_snapshot
 from cloister.cli.telling import note
 from cloister.errors import HostError, RequestError
 from cloister.model import parse_absolute_path, quote
 from cloister.model.changes import escape
+from cloister.policy import Effect
 
 if TYPE_CHECKING:
     from cloister.store.changes import Written
@@ -136,8 +140,24 @@ async def _export(
     name: str, form: str, output: str | None, below: str, since: str | None, as_json: bool
 ) -> int:
     benches = await _benches(name, since)
-    async with compared_trees(name) as compared:
+    policy = policy_of((await find_kept(name))[1])
+    is_gated = policy.gates.export is not Effect.ALLOW
+    if is_gated and (output is None or form == "oci"):
+        # What a person is asked about must be there whole, and not be anybody's yet.
+        raise RequestError("gates.export of its policy needs --output FILE, and no oci")
+    async with opened_trees(name) as (compared, ask):
         asked = Asked(compared, below, benches)
+
+        async def gate(written: Path) -> None:
+            if not is_gated:
+                return
+            digest, size = await asyncio.to_thread(_digest, written)
+            sizes = [("form", form), ("below", below), ("bytes", str(size)), ("sha-256", digest)]
+            subject = f"{name} to {Path(output or '').absolute()}"
+            await pass_gate(
+                *("export", policy, ask), subject=subject, content=digest, details=sizes
+            )
+
         if output is None:
             if form == "patch":
                 await to_standard_output(write_patch, asked, True)
@@ -150,7 +170,7 @@ async def _export(
             if form == "oci":
                 written, image = await _write_image(Path(output), name, asked)
             else:
-                written = await _write_file(Path(output), form, asked)
+                written = await _write_file(Path(output), form, asked, gate)
     _tell_left_out(written)
     if as_json:
         described: dict[str, object] = {"file": output}
@@ -176,7 +196,14 @@ async def _write_image(target: Path, tag: str, asked: Asked) -> tuple[Written, s
         return written, writer.add_image(tag, [added])
 
 
-async def _write_file(target: Path, form: str, asked: Asked) -> Written | None:
+def _digest(path: Path) -> tuple[str, int]:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest(), os.fstat(file.fileno()).st_size
+
+
+async def _write_file(
+    target: Path, form: str, asked: Asked, gate: Callable[[Path], Awaitable[None]]
+) -> Written | None:
     """Write the file whole or not at all, in the place of no device, pipe, link or directory."""
     if os.path.lexists(target) and (target.is_symlink() or not target.is_file()):
         raise RequestError(
@@ -197,6 +224,7 @@ async def _write_file(target: Path, form: str, asked: Asked) -> Written | None:
                 written = await to_descriptor(fd, write_archive, asked, "plain")
         finally:
             os.close(fd)
+        await gate(fresh)
         fresh.rename(target)
     except BaseException:
         fresh.unlink(missing_ok=True)

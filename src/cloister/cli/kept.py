@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -17,9 +17,11 @@ from cloister.policy import Policy, read_policy
 from cloister.sandbox import Sandbox
 
 if TYPE_CHECKING:
+    from cloister.model.approvals import Answer, Question
     from cloister.store import KeptSandbox, Store
     from cloister.store.changes import Owners, Skeleton, Stratum
 
+Ask: TypeAlias = "Callable[[Question], Awaitable[Answer]]"
 Compared: TypeAlias = "tuple[tuple[Stratum, ...], Skeleton, Owners]"
 
 
@@ -126,16 +128,23 @@ async def opened_workspace(name: str) -> AsyncIterator[Workspace]:
 @asynccontextmanager
 async def compared_trees(name: str) -> AsyncIterator[Compared]:
     """Yield what a kept sandbox's disk is compared with, whoever runs it, or nobody."""
+    async with opened_trees(name) as (compared, _):
+        yield compared
+
+
+@asynccontextmanager
+async def opened_trees(name: str) -> AsyncIterator[tuple[Compared, Ask]]:
+    """As `compared_trees`, and who has questions about it answered."""
     await find_kept(name)
     remote = await find_running(name)
     if remote is not None:
-        yield await remote.compared()
+        yield await remote.compared(), remote.ask
         return
     # What it is compared with is known once a guest has it as its root.
     sandbox = Sandbox(keep=name)
     with told_busy(name):
         await sandbox.open()
     try:
-        yield await sandbox.compared()
+        yield await sandbox.compared(), sandbox.ask
     finally:
         await sandbox.stop()

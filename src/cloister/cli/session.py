@@ -13,7 +13,7 @@ from typing import Any
 
 from cloister.cli.failures import CANNOT_EXECUTE, NOT_FOUND, OURS, TIMEOUT, Leave
 from cloister.cli.progress import Progress
-from cloister.cli.telling import warn_skipped, warn_unlimited_disk
+from cloister.cli.telling import tell_waiting, warn_skipped, warn_unlimited_disk
 from cloister.cli.wanted import Wanted, command_words
 from cloister.errors import GuestGone, NotFound, RequestError, Unsupported
 from cloister.model import Mount, Reason, Result, quote
@@ -93,7 +93,13 @@ async def _running_elsewhere(wanted: Wanted) -> Remote | None:
 
 @contextlib.asynccontextmanager
 async def _opened_here(wanted: Wanted) -> AsyncIterator[Sandbox]:
-    sandbox = Sandbox(wanted.policy, label=wanted.label, keep=wanted.keep, template=wanted.template)
+    sandbox = Sandbox(
+        wanted.policy,
+        label=wanted.label,
+        keep=wanted.keep,
+        template=wanted.template,
+        approve=tell_waiting,
+    )
     if wanted.keep is None:
         await sandbox.open()
     else:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import sys
 
 from cloister.cli.neutral import neutralise
 from cloister.cli.options import limit_flag
 from cloister.model import Limits, Reason, Result, format_bytes, format_duration, quote
+from cloister.model.approvals import Question, escape
 from cloister.sandbox.parcel import Summary
 
 
@@ -17,6 +19,13 @@ def warn_unlimited_disk() -> None:
         "nothing limits what it writes to its disk here; for limits, run `cloister setup storage` "
         "as root first; --disk unlimited says that none is meant"
     )
+
+
+async def tell_waiting(question: Question) -> bool:
+    """Say that something waits for an answer, and leave it to somebody else to give one."""
+    note(f"waits for an answer: {escape(question.summary())}; see `cloister approvals`")
+    never: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+    return await never
 
 
 def warn_skipped(summary: Summary) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from cloister.errors import Busy, CloisterError, GuestGone, HostError
 from cloister.model import Result, quote
+from cloister.model.approvals import Answer, Question
 from cloister.node.control_channel import VERSION, Channel, ChannelClosed, close_all, error_from
 from cloister.node.control_compared import unpack_compared
 from cloister.node.control_exec import unpack_result
@@ -60,6 +61,11 @@ class Remote:
     async def compared(self) -> tuple[tuple[Stratum, ...], Skeleton, Owners]:
         """Return what its disk is compared with, for this process to look at."""
         return unpack_compared(await self._ask({"do": "compare"}))
+
+    async def ask(self, question: Question) -> Answer:
+        """Have something answered by a person, and recorded there."""
+        table = await self._ask({"do": "ask", "question": question.as_dict()})
+        return Answer.from_dict(table)
 
     async def pause(self) -> None:
         """Stop every process inside."""

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from cloister.errors import CloisterError, RequestError, Unsupported
 from cloister.model import quote
+from cloister.model.approvals import Answer, Question
 from cloister.node.control_channel import (
     VERSION,
     Channel,
@@ -48,6 +49,7 @@ class Controlled(Protocol):
     async def resume(self) -> None: ...
     async def stop(self) -> None: ...
     async def end_step(self, command: str | Sequence[str | bytes]) -> None: ...
+    async def ask(self, question: Question) -> Answer: ...
     async def compared(self) -> tuple[tuple[Stratum, ...], Skeleton, Owners]: ...
     async def start(
         self,
@@ -162,6 +164,16 @@ class Listener:
     async def _compare(self, request: dict[str, Any]) -> dict[str, Any]:
         return pack_compared(await self._sandbox.compared())
 
+    async def _ask(self, request: dict[str, Any]) -> dict[str, Any]:
+        try:
+            question = Question.from_dict(request["question"])
+        except (KeyError, TypeError, ValueError):
+            raise RequestError("a question that is none") from None
+        if question.kind not in ("apply", "export"):
+            # What leaves by the network is asked for by the gateway alone.
+            raise RequestError(f"a question of kind {quote(question.kind)} is not asked from here")
+        return (await self._sandbox.ask(question)).as_dict()
+
     async def _pause(self, request: dict[str, Any]) -> dict[str, Any]:
         await self._sandbox.pause()
         return {}
@@ -180,6 +192,7 @@ class Listener:
         "snapshot": _snapshot,
         "rewind": _rewind,
         "compare": _compare,
+        "ask": _ask,
         "pause": _pause,
         "resume": _resume,
         "stop": _stop,

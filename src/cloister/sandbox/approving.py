@@ -80,7 +80,10 @@ class Desk:
         return answer
 
     async def _wait(self, waiting: Waiting) -> Answer:
-        saving = None if self._snapshot is None else asyncio.ensure_future(self._save(waiting))
+        # What is about to be taken out is on the disk, and stays where it is.
+        changes = waiting.question.kind not in ("apply", "export")
+        saves = self._snapshot is not None and changes
+        saving = asyncio.ensure_future(self._save(waiting)) if saves else None
         ways = self._ways(waiting)
         try:
             async with self._queue.holding(waiting):

@@ -12,6 +12,7 @@ from cloister.sandbox.fork import Forks, fork, require_count
 
 if TYPE_CHECKING:
     from cloister.model import Result
+    from cloister.model.approvals import Answer, Question
     from cloister.sandbox.recording import Recording
     from cloister.sandbox.state import State
     from cloister.store import Snapshot
@@ -87,6 +88,10 @@ class Stateful:
     async def wait_ended(self) -> None:
         """Wait until it has ended, whoever ends it; for an owner who only keeps it running."""
         await self._state.wait_ended()
+
+    async def ask(self, question: Question) -> Answer:
+        """Have something answered by a person, as its policy says; recorded in its ledger."""
+        return await self._state.ask(question)
 
     async def compared(self) -> tuple[tuple[Stratum, ...], Skeleton, Owners]:
         """Return the trees that `diff` compares; of the sandbox as it runs."""

@@ -23,7 +23,7 @@ OF_THE_WIRE |= {"Process.wait_started", "Sandbox.enter", "Sandbox.leave", "Sandb
 OF_THE_WIRE |= {"Sandbox.adopt", "Sandbox.guest", "Sandbox.start_guest", "Sandbox.end_guest"}
 OF_THE_WIRE |= {"Sandbox.freeze", "Sandbox.is_idle", "Sandbox.stand_on"}
 OF_THE_WIRE |= {"Sandbox.wait_until_moving", "Sandbox.end_step", "Sandbox.compared"}
-OF_THE_WIRE |= {"Sandbox.wait_ended", "Sandbox.recording", "Sandbox.benches"}
+OF_THE_WIRE |= {"Sandbox.wait_ended", "Sandbox.recording", "Sandbox.benches", "Sandbox.ask"}
 # What a blocking method gives or takes differs from the asynchronous one, and only so.
 DIFFERENT = {
     "Sandbox.dial": "a socket instead of two streams",

@@ -146,6 +146,15 @@ async def both(arena: Arena) -> None:
         verdict = judge(Connect(ALLOWED, 443), policy, grants, 0.0)
         arena.expect(verdict.effect is Effect.DENY, f"{grants} is {verdict}")
     arena.expect(judge_allows(policy), "without the deny it is not allowed")
+    deny: dict[str, Any] = {"name": "never", "host": ALLOWED, "effect": "deny"}
+    for tables in ([deny], [{**deny, "name": "first", "methods": ["PUT"]}, deny]):
+        ruled = Policy(egress=Egress([ALLOWED], rules=tables))
+        arena.expect(not judge_allows(ruled), f"{tables} does not deny what allow has")
+    try:
+        Egress(rules=[{**deny, "name": "all", "effect": "allow"}, deny])
+    except RequestError:
+        return
+    arena.expect(False, "a deny that is never reached was taken")
 
 
 @case("DOM-10", "rules that are not rules", "high")
@@ -153,6 +162,8 @@ async def not_rules(arena: Arena) -> None:
     for text in (
         *('allow = ["https://a.test"]', 'allow = ["a.test/path"]', 'allow = ["a.test "]'),
         *('allow = ["a.test:x"]', 'allow = ["a.test:0"]', 'allow = ["a..test"]', "allow = [1]"),
+        *('rule = [{ name = "a", host = "a.test" }]', 'rule = [{ host = "a", effect = "ask" }]'),
+        *('rule = [{ name = "a", host = "a/b", effect = "ask" }]', "rule = 1"),
         *('alow = ["a.test"]', 'allow = ["a.test"]\nextra = 1', 'allow = ["a.test:70000"]'),
     ):
         try:

@@ -10,7 +10,7 @@ from typing import Any
 
 from cloister.errors import Unsupported
 from cloister.node import Node
-from cloister.policy import Egress
+from cloister.policy import Egress, EgressRule
 from cloister.sandbox import Sandbox
 from cloister.verify.arena import Arena
 from cloister.verify.case import NotApplicable, NotHeld
@@ -73,9 +73,13 @@ async def way_out(
     private: bool = True,
     address: str = "127.0.0.1",
     further: tuple[str, ...] = (),
+    asks: bool = False,
     **settings: Any,
 ) -> AsyncIterator[WayOut]:
-    """A sandbox with a way out to a server of this case; the gateway ends with it."""
+    """A sandbox with a way out to a server of this case; the gateway ends with it.
+
+    With `asks` each connection there waits for a person.
+    """
     arrived: list[bytes] = []
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -96,7 +100,11 @@ async def way_out(
     gateway = Node.current().gateway
     await gateway.rest()
     gateway.answers = {ALLOWED: [address], OTHER: ["127.0.0.1"]}
-    egress = Egress([f"{ALLOWED}:{port}", *further], [ALLOWED] if private else [])
+    place = f"{ALLOWED}:{port}"
+    egress = Egress([place, *further], [ALLOWED] if private else [])
+    if asks:
+        rule = EgressRule(name="a person says", host=place, effect="ask", private=private)
+        egress = Egress(further, rules=[rule])
     try:
         async with arena.sandbox(egress=egress, ledger="off", **settings) as sandbox:
             yield WayOut(sandbox, port, arrived)

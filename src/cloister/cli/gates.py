@@ -1,0 +1,64 @@
+"""What of a kept sandbox waits for a person before it is put on the host."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Literal
+
+from cloister.cli.telling import note
+from cloister.errors import Denied
+from cloister.model.approvals import Answer, Question
+from cloister.policy import Effect, Policy, Verdict
+from cloister.store.changes import Plan
+
+_SHOWN = 15
+Ask = Callable[[Question], Awaitable[Answer]]
+
+
+async def pass_gate(
+    gate: Literal["apply", "export"],
+    policy: Policy,
+    ask: Ask,
+    *,
+    subject: str,
+    content: str,
+    details: Sequence[tuple[str, str]],
+) -> None:
+    """Return once it may be done, or raise Denied; `content` is the digest of all of it."""
+    effect: Effect = getattr(policy.gates, gate)
+    if effect is Effect.ALLOW:
+        return
+    rule = f"gates.{gate}"
+    if effect is Effect.ASK:
+        question = Question(gate, rule, subject=subject, content=content, details=tuple(details))
+        note("waiting for an answer; `cloister approvals` shows the question")
+        answer = await ask(question)
+        if answer.allowed:
+            return
+        reason = f"asked and not allowed: {answer.reason or answer.how}"
+    else:
+        reason = f'the policy has {rule} = "deny"'
+    verdict = Verdict(Effect.DENY, rule, reason)
+    raise Denied(f"{gate} is denied: {reason}", verdict=verdict)
+
+
+def plan_digest(plan: Plan) -> str:
+    """Return the SHA-256 of everything that a plan would do."""
+    steps = [
+        [
+            step.path.hex(),
+            None if step.before is None else step.before.to_json(),
+            None if step.after is None else step.after.to_json(),
+        ]
+        for step in plan.steps
+    ]
+    whole = json.dumps([str(plan.directory), steps], sort_keys=True)
+    return hashlib.sha256(whole.encode("utf-8", "surrogateescape")).hexdigest()
+
+
+def plan_details(plan: Plan) -> list[tuple[str, str]]:
+    """Return what a person is shown of a plan: its first steps, and how many there are."""
+    shown = [("step", step.display()) for step in plan.steps[:_SHOWN]]
+    return [("steps", str(len(plan.steps))), *shown]
