@@ -25,6 +25,9 @@ fn main() -> ExitCode {
     if command == "unpack" {
         return unpack(&arguments.collect::<Vec<_>>());
     }
+    if command == "guest" {
+        return guest::inside::run(&arguments.collect::<Vec<_>>()).map_or_else(usage, finish);
+    }
     match (command.as_str(), arguments.next()) {
         ("zygote", Some(number)) => match number.parse() {
             Ok(control) => finish(zygote::serve(control)),
@@ -77,7 +80,8 @@ fn print_syscalls() -> ExitCode {
 
 fn usage() -> ExitCode {
     eprintln!(
-        "usage: cell zygote DESCRIPTOR | cell unpack DIRECTORY ENTRIES BYTES kept|single | cell steps | cell syscalls"
+        "usage: cell zygote DESCRIPTOR | cell guest FILES BOUNDING OWN ROOT PIDS PTRACE SETID CORE | \
+         cell unpack DIRECTORY ENTRIES BYTES kept|single | cell steps | cell syscalls"
     );
     ExitCode::from(2)
 }

@@ -73,6 +73,20 @@ pub struct Mount {
     pub owner: Owner,
 }
 
+/// A program that is executed in the guest's place: another kernel, in which a guest then runs. What
+/// was built as the sandbox's root is `/root` in a root of its own.
+#[derive(Debug)]
+pub struct Kernel {
+    /// The first is the program.
+    pub argv: Vec<Vec<u8>>,
+    /// Host files it is shown, by their name in its root.
+    pub shown: Vec<(Vec<u8>, Vec<u8>)>,
+    /// Files made for it, by their name in its root, and what they hold.
+    pub made: Vec<(Vec<u8>, Vec<u8>)>,
+    /// What it may do in its own user namespace.
+    pub capabilities: u64,
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Drill {
     None,
@@ -90,6 +104,7 @@ pub struct Plan {
     pub init_uid: u32,
     pub init_gid: u32,
     pub disk: Option<Disk>,
+    pub kernel: Option<Kernel>,
     pub limits: Vec<Limit>,
     pub disk_bytes: u64,
     pub inodes: u64,
@@ -128,6 +143,7 @@ impl Plan {
             init_gid: r.u32()?,
             mounts: r.list(mount)?,
             disk: if r.flag()? { Some(disk(&mut r)?) } else { None },
+            kernel: if r.flag()? { Some(kernel(&mut r)?) } else { None },
             drill: drill(&mut r)?,
             hostname: r.bytes()?,
             limits: r.list(|r| Ok(Limit { group: r.u8()?, file: r.bytes()?, value: r.bytes()? }))?,
@@ -213,6 +229,23 @@ fn mount(r: &mut Reader<'_>) -> Result<Mount, Malformed> {
 
 fn disk(r: &mut Reader<'_>) -> Result<Disk, Malformed> {
     Ok(Disk { path: r.bytes()?, sealed: r.list(Reader::bytes)?, idmap: r.flag()?, durable: r.flag()? })
+}
+
+fn kernel(r: &mut Reader<'_>) -> Result<Kernel, Malformed> {
+    let pair = |r: &mut Reader<'_>| Ok((r.bytes()?, r.bytes()?));
+    let kernel = Kernel {
+        argv: r.list(Reader::bytes)?,
+        shown: r.list(pair)?,
+        made: r.list(pair)?,
+        capabilities: r.u64()?,
+    };
+    let plain =
+        |name: &Vec<u8>| !name.is_empty() && name.iter().all(|b| b.is_ascii_alphanumeric() || *b == b'.');
+    let names = kernel.shown.iter().chain(&kernel.made).all(|(name, _)| plain(name));
+    match kernel.argv.is_empty() || !names {
+        true => Err(Malformed("a kernel of its own has no program, or a file of no plain name")),
+        false => Ok(kernel),
+    }
 }
 
 fn drill(r: &mut Reader<'_>) -> Result<Drill, Malformed> {

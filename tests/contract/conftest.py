@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import tomllib
 from collections.abc import AsyncIterator, Callable
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from cloister import Sandbox
 from cloister.node import Node, list_records
+from cloister.runtime.gvisor.program import candidates
+from cloister.runtime.namespace.ids import find_sub_ids
 from cloister.runtime.namespace.instance import runtime_directory
 from cloister.runtime.namespace.layout import find_layout
 
@@ -18,10 +23,35 @@ NO_UNIFIED = "without a unified control group there is no freezing and no sum of
 
 Make = Callable[..., Sandbox]
 
+_EXPECTED_SKIPS = Path(__file__).parents[1] / "expected_skips.toml"
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+
+# What of the contract is run on a slower wall each time; all of it is under `make soak`.
+_SHORT = ("copy", "dial", "endings", "mounts", "output", "profiles", "root", "watch")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    absent = []
     for item in items:
         item.add_marker(pytest.mark.contract)
+        parameters = getattr(getattr(item, "callspec", None), "params", {})
+        module = item.path.stem.removeprefix("test_")
+        if parameters.get("transport") != "gvisor" and module != "walls":
+            continue
+        if not has_gvisor():
+            absent.append(item)
+        elif module not in (*_SHORT, "walls"):
+            item.add_marker(pytest.mark.soak)
+    if absent:
+        config.hook.pytest_deselected(items=absent)
+        items[:] = [item for item in items if item not in absent]
+
+
+@cache
+def has_gvisor() -> bool:
+    """Whether this host can build that wall at all, which `cloister doctor` says to a person."""
+    return bool(candidates()) and (os.geteuid() == 0 or find_sub_ids() is not None)
 
 
 @pytest.fixture
@@ -33,10 +63,27 @@ async def unified_group(host: str, nothing_stays: None) -> None:
             pytest.skip(NO_UNIFIED)
 
 
-@pytest.fixture(params=["fds", "stream"])
+@pytest.fixture(params=["fds", "stream", "gvisor"])
 def transport(request: pytest.FixtureRequest) -> str:
-    """Whether descriptors travel, or everything goes over one stream of bytes."""
+    """Whether descriptors travel, or everything goes over one stream; the last of another wall."""
+    if request.param == "gvisor":
+        test = request.node.nodeid.partition("[")[0]
+        reason = differences("gvisor").get(test)
+        if reason is not None:
+            pytest.skip(reason)
     return str(request.param)
+
+
+@cache
+def differences(runtime: str) -> dict[str, str]:
+    """Return the tests that say something else of this runtime, and why."""
+    listed = tomllib.loads(_EXPECTED_SKIPS.read_text())["skip"]
+    return {
+        test: entry["reason"]
+        for entry in listed
+        if entry["reason"].startswith(f"{runtime}: ")
+        for test in entry["tests"]
+    }
 
 
 @pytest.fixture
@@ -44,6 +91,8 @@ def make(transport: str) -> Make:
     """Makes sandboxes that are not started yet; takes what `Sandbox` takes."""
 
     def make_one(*args: Any, **settings: Any) -> Sandbox:
+        if transport == "gvisor":
+            settings.setdefault("runtime", "gvisor")
         sandbox = Sandbox(*args, **settings)
         if transport == "stream":
             sandbox._amend = lambda plan: dataclasses.replace(plan, stream_transport=True)

@@ -74,7 +74,9 @@ def of_kind(found: list[Entry], kind: type) -> list[Any]:
     return [entry.payload for entry in found if isinstance(entry.payload, kind)]
 
 
-async def test_the_ledger_names_what_was_asked_for_in_order(recorded: Sandbox, state: Path) -> None:
+async def test_the_ledger_names_what_was_asked_for_in_order(
+    recorded: Sandbox, state: Path, transport: str
+) -> None:
     await recorded.run(["true"])
     await recorded.run("exit 3")
     await recorded.files.write("/workspace/a", b"12345")
@@ -82,7 +84,9 @@ async def test_the_ledger_names_what_was_asked_for_in_order(recorded: Sandbox, s
     found = entries(state, recorded.id)
     assert started(found, "api") == [["true"], ["/bin/sh", "-c", "exit 3"]]
     (planned,), (launched,) = of_kind(found, Planned), of_kind(found, Launched)
-    assert (planned.label, planned.runtime) == ("task-42", "namespace")
+    runtime = "gvisor" if transport == "gvisor" else "namespace"
+    assert (planned.label, planned.runtime) == ("task-42", runtime)
+    assert f"wall={runtime}" in listed(launched.posture)
     assert planned.plan == launched.plan
     assert "seccomp=2" in listed(launched.posture)
     assert [entry.kind for entry in found if entry.kind.startswith("sandbox.")] == [

@@ -25,6 +25,7 @@ from cloister.runtime.plan import (
     GroupLimit,
     HostMount,
     IdRange,
+    Kernel,
     Layer,
     Plan,
     Room,
@@ -145,6 +146,7 @@ WRITTEN: dict[str, bytes] = {
         PLAN,
         mounts=(HostMount(b"/srv/volume", "v", True, WHOLE),),
         disk=DiskPlan("/srv/disk", ("/srv/newer", "/srv/older"), True, False),
+        kernel=Kernel(("/runsc", "run"), (("runsc", "/usr/bin/runsc"),), (("c.json", b"{}"),), 5),
         stream_transport=False,
         drill=("pause", "root"),
     ).encoded,
@@ -333,7 +335,7 @@ async def test_a_launch_is_asked_for_and_answered_as_golden(
     talk.far.send(golden["from-launcher-awake"])
     await talk.launcher._awake
     refused: list[CloisterError] = []
-    talk.launcher.launch(11, b"plan", talk.far.fileno(), refused.append)
+    talk.launcher.launch(11, b"plan", (talk.far.fileno(),), refused.append)
     assert talk.heard().hex() == golden["to-launcher-launch"].hex()
     talk.far.send(golden["from-launcher-launched"])
     assert await talk.launcher.launched(11) == Launched(4242, 77)
@@ -346,7 +348,7 @@ async def test_a_failed_launch_is_answered_as_golden(
 ) -> None:
     talk = Conversation(monkeypatch)
     refused: asyncio.Future[CloisterError] = asyncio.get_running_loop().create_future()
-    talk.launcher.launch(11, b"plan", talk.far.fileno(), refused.set_result)
+    talk.launcher.launch(11, b"plan", (talk.far.fileno(),), refused.set_result)
     talk.heard()
     talk.far.send(golden["from-launcher-failed"])
     error = await refused

@@ -16,7 +16,7 @@ from cloister.wire import GENERATION, MAX_FROM_GUEST, MAX_TO_GUEST, messages, wi
 # both halves and add a line here; the line of a released generation stays as it is.
 FROZEN = {
     1: "6743ae9c2945d9f76c3a81512e1c63acd56b84845bdc033c8858fe1c87a6b622",
-    2: "59d33867d0b904779c3bb29b7e0324844ad709a8794d792e7f82f980c5e43255",
+    2: "f74f31b14d77357447b63cbfd93943f830c60bc5851d29157ff2f57a05e1193d",
 }
 TO_GUEST = ("START", "SIGNAL", "RESIZE", "DIAL", "FILE", "DATA", "CLOSE", "CREDIT", "PING")
 FROM_GUEST = ("DATA", "CLOSE", "CREDIT", "HELLO", "STARTED", "EXITED", "FAILED", "PONG")

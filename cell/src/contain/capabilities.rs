@@ -7,7 +7,11 @@ use std::io;
 /// The bounding set becomes the profile's. What the guest itself keeps it keeps as permitted
 /// only: it never executes a program, and a program it starts gets no more than the bounding set.
 pub fn keep_only(plan: &Plan) -> io::Result<()> {
-    wall::drop_bounding(plan.bounding)?;
+    keep(plan.bounding, plan.guest_caps)
+}
+
+pub fn keep(bounding: u64, own: u64) -> io::Result<()> {
+    wall::drop_bounding(bounding)?;
     wall::clear_ambient()?;
-    wall::set_capabilities(plan.guest_caps)
+    wall::set_capabilities(own)
 }

@@ -3,6 +3,7 @@
 pub mod capabilities;
 pub mod copy;
 pub mod devices;
+pub mod kernel;
 pub mod landlock;
 pub mod masks;
 pub mod posture;
@@ -11,7 +12,7 @@ pub mod seccomp;
 pub mod session;
 pub mod step;
 
-use crate::plan::{Drill, Plan};
+use crate::plan::{Drill, Kernel, Plan};
 use crate::sys::{process, wall};
 use std::os::unix::io::{OwnedFd, RawFd};
 use step::{refuse, At, LaunchError, Step};
@@ -19,6 +20,8 @@ use step::{refuse, At, LaunchError, Step};
 /// What the child of the launcher's clone holds: nothing else was inherited on purpose.
 pub struct Inheritance {
     pub control: OwnedFd,
+    /// Where a program that takes the guest's place says what went wrong.
+    pub log: Option<OwnedFd>,
     /// Owned by whoever reports the outcome over it.
     pub sync: RawFd,
 }
@@ -38,6 +41,9 @@ pub fn contain(
     step(plan.drill, Step::Identity, || session::become_guest_root(plan))?;
     step(plan.drill, Step::Hostname, || wall::set_hostname(&plan.hostname))?;
     let new_root = step(plan.drill, Step::Root, || root::build(plan, &trees))?;
+    if let Some(kernel) = &plan.kernel {
+        return contain_kernel(plan, kernel, trees, new_root, held);
+    }
     step(plan.drill, Step::Devices, || devices::attach(plan, &trees, &new_root))?;
     step(plan.drill, Step::Proc, || masks::mount_proc(plan, &trees, &new_root))?;
     step(plan.drill, Step::Mounts, || root::attach_mounts(plan, &trees, &new_root))?;
@@ -50,6 +56,31 @@ pub fn contain(
     step(plan.drill, Step::Landlock, || landlock::restrict(plan))?;
     step(plan.drill, Step::Seccomp, || wall::load_filter(filter))?;
     step(plan.drill, Step::Posture, || posture::verify(plan))
+}
+
+/// The same wall around another kernel: its program has the sandbox's ids, groups and namespaces and
+/// a root with nothing of the host's but itself. What it needs more than a guest is named in the plan.
+fn contain_kernel(
+    plan: &Plan,
+    kernel: &Kernel,
+    trees: root::Trees,
+    sandbox: root::NewRoot,
+    held: &Inheritance,
+) -> Result<Vec<u8>, LaunchError> {
+    step(plan.drill, Step::Mounts, || root::attach_mounts(plan, &trees, &sandbox))?;
+    let own = step(plan.drill, Step::Devices, || kernel::lay_out(plan, kernel, &trees, &sandbox))?;
+    step(plan.drill, Step::Proc, || kernel::mount_proc(&own))?;
+    step(plan.drill, Step::Pivot, || {
+        drop(sandbox);
+        root::pivot(trees, own)
+    })?;
+    step(plan.drill, Step::Join, || session::join_groups(plan, held))?;
+    step(plan.drill, Step::CgroupView, || wall::unshare(crate::sys::libc::CLONE_NEWCGROUP))?;
+    step(plan.drill, Step::Rlimits, || session::set_limits(plan))?;
+    step(plan.drill, Step::Capabilities, || kernel::keep_capabilities(kernel))?;
+    step(plan.drill, Step::NoNewPrivileges, session::forbid_new_privileges)?;
+    step(plan.drill, Step::Posture, || kernel::verify(plan, kernel))?;
+    Err(kernel::execute(kernel, held)).at(Step::Posture)
 }
 
 /// Perform one step, or what a drill asks for in its place.

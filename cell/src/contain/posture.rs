@@ -56,7 +56,7 @@ pub fn verify(plan: &Plan) -> io::Result<Vec<u8>> {
     Ok(facts.into_bytes())
 }
 
-fn expect(what: &str, found: String, wanted: &str) -> io::Result<()> {
+pub fn expect(what: &str, found: String, wanted: &str) -> io::Result<()> {
     if found == wanted {
         return Ok(());
     }
@@ -97,7 +97,7 @@ fn escape(path: &str) -> String {
     path.replace('\\', "\\134").replace(' ', "\\040").replace('\t', "\\011").replace('\n', "\\012")
 }
 
-fn field(status: &str, name: &str) -> String {
+pub fn field(status: &str, name: &str) -> String {
     status
         .lines()
         .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))
@@ -105,30 +105,30 @@ fn field(status: &str, name: &str) -> String {
         .unwrap_or_default()
 }
 
-fn interfaces(table: &str) -> String {
+pub fn interfaces(table: &str) -> String {
     let names: Vec<&str> =
         table.lines().skip(2).filter_map(|line| line.split(':').next()).map(str::trim).collect();
     names.join(",")
 }
 
-fn squeeze(text: &str) -> String {
+pub fn squeeze(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-fn map_text(ranges: &[IdRange]) -> String {
+pub fn map_text(ranges: &[IdRange]) -> String {
     let part = |r: &IdRange| format!("{} {} {}", r.inside, r.outside, r.count);
     ranges.iter().map(part).collect::<Vec<_>>().join(" ")
 }
 
-fn repeat4(id: u32) -> String {
+pub fn repeat4(id: u32) -> String {
     format!("{id} {id} {id} {id}")
 }
 
-fn hex(bits: u64) -> String {
+pub fn hex(bits: u64) -> String {
     format!("{bits:016x}")
 }
 
-fn read_small(path: &str) -> io::Result<String> {
+pub fn read_small(path: &str) -> io::Result<String> {
     let file = fd::open(path, libc::O_RDONLY, 0)?;
     let mut text = Vec::new();
     let mut buffer = [0u8; 8192];

@@ -11,7 +11,7 @@ use std::os::unix::io::{AsRawFd, OwnedFd, RawFd};
 /// identity: a sandbox's own users may not even walk to these places.
 pub struct Trees {
     /// The launcher's private tmpfs, which is the root of its own view and so of ours up to here.
-    template: OwnedFd,
+    pub template: OwnedFd,
     pub devices: OwnedFd,
     pub empty: OwnedFd,
     pub null: OwnedFd,
@@ -21,6 +21,8 @@ pub struct Trees {
     /// uppermost first.
     layers: Vec<Vec<Tree>>,
     mounts: Vec<OwnedFd>,
+    /// Files for the program that takes the guest's place.
+    pub shown: Vec<OwnedFd>,
 }
 
 struct Tree {
@@ -38,6 +40,7 @@ pub fn wait_for_trees(plan: &Plan, sync: RawFd) -> io::Result<Trees> {
     let mut disk = None;
     let mut layers: Vec<Vec<Tree>> = plan.layers.iter().map(|_| Vec::new()).collect();
     let mut mounts = Vec::with_capacity(plan.mounts.len());
+    let mut shown = Vec::new();
     let mut message = [0u8; 2];
     let mut sent = Vec::new();
     loop {
@@ -52,6 +55,7 @@ pub fn wait_for_trees(plan: &Plan, sync: RawFd) -> io::Result<Trees> {
         match (kind, layers.get_mut(index)) {
             (DISK, _) => disk = Some(fd),
             (MOUNT, _) => mounts.push(fd),
+            (SHOWN, _) => shown.push(fd),
             (OWNED, Some(layer)) => layer.push(Tree { fd, foreign: false }),
             (FOREIGN, Some(layer)) => layer.push(Tree { fd, foreign: true }),
             _ => return Err(refuse(libc::EPROTO, "a tree belongs to nothing")),
@@ -60,6 +64,7 @@ pub fn wait_for_trees(plan: &Plan, sync: RawFd) -> io::Result<Trees> {
     if disk.is_some() != plan.disk.is_some()
         || mounts.len() != plan.mounts.len()
         || layers.iter().any(Vec::is_empty)
+        || shown.len() != plan.kernel.as_ref().map_or(0, |kernel| kernel.shown.len())
     {
         return Err(refuse(libc::EPROTO, "a tree is missing"));
     }
@@ -73,6 +78,7 @@ pub fn wait_for_trees(plan: &Plan, sync: RawFd) -> io::Result<Trees> {
         disk,
         layers,
         mounts,
+        shown,
     })
 }
 
@@ -82,6 +88,7 @@ pub const GO: u8 = 1;
 pub const FOREIGN: u8 = 2;
 pub const DISK: u8 = 3;
 pub const MOUNT: u8 = 4;
+pub const SHOWN: u8 = 5;
 
 /// Lay out the bench: `root` is what the guest will see, `lower`, `upper` and `work` it never does.
 pub fn build(plan: &Plan, trees: &Trees) -> io::Result<NewRoot> {

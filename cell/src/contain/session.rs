@@ -8,9 +8,11 @@ use crate::sys::{fd, process, socket, wall};
 use std::io;
 use std::os::unix::io::AsRawFd;
 
-/// Standard streams go too: the guest has no terminal and no log of the host's.
+/// Standard streams go too: the guest has no terminal of the host's.
 pub fn close_inherited(held: &Inheritance) -> io::Result<()> {
-    fd::close_all_but(&[held.control.as_raw_fd(), held.sync])
+    let mut kept = vec![held.control.as_raw_fd(), held.sync];
+    kept.extend(held.log.as_ref().map(AsRawFd::as_raw_fd));
+    fd::close_all_but(&kept)
 }
 
 /// Signals are as the launcher has them: every action the default one, every signal blocked. So is

@@ -2,6 +2,7 @@
 
 use super::account::{exited, Used};
 use super::duct::Duct;
+use super::groups::Groups;
 use super::link::Link;
 use super::slots::{Said, Slots};
 use super::spawn::STEPS;
@@ -42,6 +43,8 @@ pub struct Job {
     /// What a program was started with, in use until `pid` has been reaped. None: a clerk.
     pub launch: Option<Box<Launch>>,
     pub terminal: Option<Terminal>,
+    /// Its control group, where trees are told by those.
+    pub group: Option<u64>,
     /// Ends when the program has been executed.
     pub starting: Option<OwnedFd>,
     /// The program itself, once its keeper has been killed under it.
@@ -58,6 +61,7 @@ impl Job {
             slot,
             launch: None,
             terminal: None,
+            group: None,
             starting: None,
             orphan: None,
             used: Used::default(),
@@ -67,6 +71,7 @@ impl Job {
 
 pub struct Jobs {
     pub slots: Slots,
+    pub groups: Option<Groups>,
     by_id: HashMap<u32, Job>,
     /// Keepers whose program has ended and left something running, and what they stand on.
     staying: HashMap<Pid, Option<Stack>>,
@@ -76,7 +81,7 @@ pub struct Jobs {
 }
 
 impl Jobs {
-    pub fn new(null: OwnedFd) -> io::Result<Jobs> {
+    pub fn new(null: OwnedFd, groups: Option<Groups>) -> io::Result<Jobs> {
         let stack = Stack::new()?;
         stack.touch();
         let mut slots = Slots::new()?;
@@ -85,6 +90,7 @@ impl Jobs {
         }
         Ok(Jobs {
             slots,
+            groups,
             by_id: HashMap::new(),
             staying: HashMap::new(),
             load: fd::open("/proc/loadavg", libc::O_RDONLY, 0)?,
@@ -155,17 +161,10 @@ impl Jobs {
         let outcome = match reach {
             Reach::Tree => {
                 self.slots.doom(job.slot);
-                match job.kind {
-                    Kind::Direct => {
-                        let others = self.others(job);
-                        if others.is_empty() {
-                            tree::kill_all()
-                        } else {
-                            tree::kill(process::getpid(), true, &others)
-                        }
-                    }
-                    Kind::Kept => tree::kill(job.pid, program != job.pid, &HashSet::new()),
-                    Kind::Clerk => tree::kill(job.pid, false, &HashSet::new()),
+                let spared = if program == job.pid { 0 } else { job.pid };
+                match (&self.groups, job.group) {
+                    (Some(groups), Some(group)) => groups.kill(group, spared),
+                    _ => self.kill_tree(job, program),
                 }
             }
             Reach::Group if program > 1 => process::kill(-program, signal),
@@ -176,6 +175,22 @@ impl Jobs {
         drop(outcome);
     }
 
+    /// Kill the program and its descendants, found by who is whose parent.
+    fn kill_tree(&self, job: &Job, program: Pid) -> io::Result<()> {
+        match job.kind {
+            Kind::Direct => {
+                let others = self.others(job);
+                if others.is_empty() {
+                    tree::kill_all()
+                } else {
+                    tree::kill(process::getpid(), true, &others)
+                }
+            }
+            Kind::Kept => tree::kill(job.pid, program != job.pid, &HashSet::new()),
+            Kind::Clerk => tree::kill(job.pid, false, &HashSet::new()),
+        }
+    }
+
     /// Our children that are not this job's.
     fn others(&self, job: &Job) -> HashSet<Pid> {
         let others = self.by_id.values().filter(|other| other.pid != job.pid);
@@ -184,9 +199,15 @@ impl Jobs {
     }
 
     pub fn resize(&self, id: u32, rows: u16, cols: u16) {
-        if let Some(terminal) = self.by_id.get(&id).and_then(|job| job.terminal.as_ref()) {
+        let found = self.by_id.get(&id).and_then(|job| Some((job, job.terminal.as_ref()?)));
+        if let Some((job, terminal)) = found {
             // A terminal that has just been hung up has no size to change.
             drop(fd::set_window(&terminal.master, rows, cols));
+            // Another kernel may keep it to itself. Nobody is left to be told: nothing to do.
+            if self.groups.is_some() {
+                let group = program_of(job, &self.slots);
+                drop(if group > 1 { process::kill(-group, libc::SIGWINCH) } else { Ok(()) });
+            }
         }
     }
 
@@ -260,6 +281,9 @@ impl Jobs {
         }
         if let Some(mut job) = self.by_id.remove(&id) {
             self.slots.give_back(job.slot);
+            if let (Some(groups), Some(group)) = (&mut self.groups, job.group) {
+                groups.part_with(group);
+            }
             match job.launch.take() {
                 // Its program may still be between clone and execute, in our memory.
                 Some(launch) if killed_keeper => std::mem::forget(launch),
@@ -288,7 +312,8 @@ fn program_of(job: &Job, slots: &Slots) -> Pid {
 }
 
 /// How many processes there have been since the program began, itself included. Numbers rise, so
-/// that differences count; a keeper is ours, not the program's.
+/// that differences count; a keeper is ours, not the program's. A kernel that does not tell the last
+/// number leaves the program alone to be counted.
 fn processes(job: &Job, program: Pid, last_number: u32) -> u32 {
-    last_number.saturating_sub(job.pid as u32 - u32::from(program == job.pid))
+    last_number.saturating_sub(job.pid as u32 - u32::from(program == job.pid)).max(1)
 }

@@ -1,11 +1,14 @@
 //! The guest: the sandbox's first process. It reaps, runs processes, serves files, dials ports.
 //!
 //! One thread, one loop. It never executes a program itself: a process that was executed inside
-//! its user namespace could be traced by a guest root, one that was only cloned cannot.
+//! its user namespace could be traced by a guest root, one that was only cloned cannot. (In another
+//! kernel, where it is executed as `cell guest`, nobody inside may trace another user's process.)
 
 mod account;
 mod clerk;
 mod duct;
+mod groups;
+pub mod inside;
 mod jobs;
 mod link;
 mod slots;
@@ -19,6 +22,7 @@ use crate::sys::{libc, process};
 use crate::wire::message::{ToGuest, ToHost};
 use crate::wire::GENERATION;
 use duct::Duct;
+use groups::Groups;
 use jobs::Jobs;
 use link::Link;
 use std::io;
@@ -69,14 +73,14 @@ pub fn serve(control: OwnedFd, plan: &Plan, facts: Vec<u8>) -> ! {
         open_files: plan.open_files,
         change_identity: plan.uid_map.iter().map(|range| range.count).sum::<u32>() > 1,
     };
-    let code = match run(control, house, facts) {
+    let code = match run(control, house, None, facts) {
         Ok(()) => 0,
         Err(_) => 1,
     };
     process::exit(code)
 }
 
-fn run(control: OwnedFd, house: House, facts: Vec<u8>) -> io::Result<()> {
+fn run(control: OwnedFd, house: House, groups: Option<Groups>, facts: Vec<u8>) -> io::Result<()> {
     process::set_name("cloister-guest")?;
     let mut link = Link::new(control)?;
     link.say(0, &ToHost::Hello { generation: GENERATION, facts })?;
@@ -85,7 +89,7 @@ fn run(control: OwnedFd, house: House, facts: Vec<u8>) -> io::Result<()> {
     // Taken, so that no stream is given a number that another has to have in the program.
     let _low = [fd::dup_above(null.as_raw_fd(), 0)?, fd::dup_above(null.as_raw_fd(), 0)?];
     let signals = process::signal_descriptor(&[libc::SIGCHLD, KEEPER_SIGNAL])?;
-    let mut guest = Guest { house, link, jobs: Jobs::new(null)?, ducts: Vec::new() };
+    let mut guest = Guest { house, link, jobs: Jobs::new(null, groups)?, ducts: Vec::new() };
     let mut waits: Vec<Wait> = Vec::new();
     loop {
         waits.clear();

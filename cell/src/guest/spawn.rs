@@ -41,6 +41,11 @@ pub fn start(
     let mut launch =
         prepare(house, start, numbers, streams.terminal.is_some(), stack).map_err(Refused::at("execute"))?;
     let told = if start.tell { Some(fd::pipe().map_err(Refused::at("streams"))?) } else { None };
+    let group = match &mut jobs.groups {
+        Some(groups) => Some(groups.make().map_err(Refused::at("fork"))?),
+        None => None,
+    };
+    launch.group = group.as_ref().map_or(-1, |(_, door)| door.as_raw_fd());
     let slot = jobs.slots.take().ok_or(Refused { step: "execute", errno: libc::EAGAIN })?;
     let (mailbox, place) = jobs.slots.mailbox(slot);
     // One that the host keeps a hold of is likely to live for long: it would only keep later ones
@@ -57,6 +62,7 @@ pub fn start(
     let starting = told.map(|(read, _)| read);
     let mut job = Job::new(kind, pid, slot);
     job.launch = Some(launch);
+    job.group = group.map(|(number, _)| number);
     job.terminal = streams.terminal;
     job.starting = starting;
     jobs.insert(id, job);

@@ -52,7 +52,7 @@ fn stop(root: Pid, others: &HashSet<Pid>, killed: &HashSet<Pid>) -> io::Result<H
     }
 }
 
-fn signal(pid: Pid, signal: i32) -> io::Result<()> {
+pub fn signal(pid: Pid, signal: i32) -> io::Result<()> {
     match process::kill(pid, signal) {
         Err(error) if error.raw_os_error() == Some(libc::ESRCH) => Ok(()),
         other => other,
@@ -82,6 +82,11 @@ fn descendants(root: Pid, others: &HashSet<Pid>) -> io::Result<Vec<Pid>> {
         }
     }
     Ok(found)
+}
+
+/// Whether there is such a process, and it is more than a zombie.
+pub fn is_living(pid: Pid) -> bool {
+    parent_of(pid).map_or(false, |(_, living)| living)
 }
 
 /// The parent of a process, and whether it is more than a zombie: one of those has no children, but

@@ -103,6 +103,13 @@ pub fn dup_above(fd: RawFd, floor: RawFd) -> io::Result<OwnedFd> {
     check(unsafe { libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, floor) } as libc::c_long).map(from_raw)
 }
 
+/// Duplicate to exactly this number, to be kept across an execution.
+pub fn dup_to(fd: RawFd, number: RawFd) -> io::Result<()> {
+    // SAFETY: whatever had that number is closed; its owner has given it up.
+    check(unsafe { libc::dup2(fd, number) } as libc::c_long)?;
+    Ok(())
+}
+
 /// Close every descriptor except those listed; the list is what the next step may use.
 pub fn close_all_but(keep: &[RawFd]) -> io::Result<()> {
     let mut keep = keep.to_vec();
@@ -116,8 +123,11 @@ pub fn close_all_but(keep: &[RawFd]) -> io::Result<()> {
         }
         first = fd + 1;
     }
-    close_range(first, u32::MAX)
+    close_range(first, LAST)
 }
+
+/// The highest number there can be; gVisor takes a larger one for a negative.
+pub(super) const LAST: u32 = i32::MAX as u32;
 
 fn close_range(first: u32, last: u32) -> io::Result<()> {
     // SAFETY: the caller has given up every descriptor in the range.

@@ -45,6 +45,8 @@ pub struct Launch {
     pub identity: Option<(u32, u32)>,
     pub capabilities: u64,
     pub open_files: u64,
+    /// Where the process that is started first enters its control group by its number; or -1.
+    pub group: RawFd,
     pub cwd: CString,
     pub candidates: Vec<CString>,
     argv: Vec<*const libc::c_char>,
@@ -137,6 +139,7 @@ impl Launch {
             identity,
             capabilities,
             open_files,
+            group: -1,
             cwd,
             candidates,
             argv: argv_pointers,
@@ -183,6 +186,26 @@ impl Launch {
         unsafe { &*self.mailbox }
     }
 
+    /// Whatever is started from here on is found by its group. A keeper's program is in it already.
+    fn enter_group(&self) {
+        if self.group < 0 {
+            return;
+        }
+        let mut digits = [0u8; 20];
+        let (mut left, mut at) = (call(libc::SYS_getpid, [0; 6]) as u64, digits.len());
+        while left > 0 && at > 0 {
+            at -= 1;
+            digits[at] = b'0' + (left % 10) as u8;
+            left /= 10;
+        }
+        let text = &digits[at..];
+        let entered =
+            call(libc::SYS_write, [self.group as usize, text.as_ptr() as usize, text.len(), 0, 0, 0]);
+        if entered < 0 {
+            self.fail(Doing::Fork, entered);
+        }
+    }
+
     fn fail(&self, doing: Doing, error: isize) -> ! {
         let mailbox = self.mailbox();
         mailbox.bytes.write(self.slot + mailbox.status, &((-error) as i32).to_le_bytes());
@@ -198,6 +221,7 @@ extern "C" fn keeper(argument: usize) -> ! {
     // SAFETY: `start` passed a Launch that lives until this process has been reaped.
     let launch = unsafe { &*(argument as *const Launch) };
     let mailbox = launch.mailbox();
+    launch.enter_group();
     call(libc::SYS_prctl, [libc::PR_SET_CHILD_SUBREAPER as usize, 1, 0, 0, 0, 0]);
     let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD;
     // SAFETY: the program runs on its own stack while this process is suspended, until it executes.
@@ -213,7 +237,7 @@ extern "C" fn keeper(argument: usize) -> ! {
     }
     mailbox.bytes.write(launch.slot + mailbox.program, &(started as i32).to_le_bytes());
     // Nothing to hold, nothing to be able to do: it only waits.
-    let closed = call(libc::SYS_close_range, [0, u32::MAX as usize, 0, 0, 0, 0]);
+    let closed = call(libc::SYS_close_range, [0, super::fd::LAST as usize, 0, 0, 0, 0]);
     if closed < 0 || set_capabilities(0) < 0 {
         exit(1);
     }
@@ -266,6 +290,7 @@ extern "C" fn program(argument: usize) -> ! {
     // SAFETY: as in `keeper`, which is suspended meanwhile if there is one.
     let launch = unsafe { &*(argument as *const Launch) };
     let must = |doing: Doing, result: isize| if result < 0 { launch.fail(doing, result) } else { result };
+    launch.enter_group();
     // A session only for a terminal: the kernel makes a scheduling group for each, which takes
     // longer than all the rest of this function. A process group is what signals need.
     let alone = if launch.terminal { libc::SYS_setsid } else { libc::SYS_setpgid };

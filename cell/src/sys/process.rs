@@ -60,6 +60,12 @@ pub fn fork(signal: i32) -> io::Result<Pid> {
     check(unsafe { libc::syscall(libc::SYS_clone, signal, 0, 0, 0, 0) }).map(|pid| pid as Pid)
 }
 
+/// Let others run before going on.
+pub fn give_way() {
+    // SAFETY: cannot fail.
+    unsafe { libc::sched_yield() };
+}
+
 pub fn exit(code: i32) -> ! {
     // SAFETY: ends this process without running destructors or flushing anything.
     unsafe { libc::_exit(code) }

@@ -103,8 +103,11 @@ pub fn set_capabilities(set: u64) -> io::Result<()> {
 pub fn clear_ambient() -> io::Result<()> {
     const PR_CAP_AMBIENT: i32 = 47;
     const PR_CAP_AMBIENT_CLEAR_ALL: u64 = 4;
-    super::process::prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL)?;
-    Ok(())
+    match super::process::prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL) {
+        // A kernel without them has none to clear.
+        Err(error) if error.raw_os_error() == Some(libc::EINVAL) => Ok(()),
+        other => other.map(|_| ()),
+    }
 }
 
 #[repr(C)]

@@ -229,6 +229,10 @@ fn a_plan_is_understood() {
     let drill = Plan::decode(&golden("plan-drill")).expect("the golden drill");
     assert_eq!((drill.drill, drill.stream_transport), (Drill::Pause(Step::Root), false));
     assert_eq!(drill.mounts[0].owner, Owner::Whole);
+    let kernel = drill.kernel.expect("a kernel");
+    assert_eq!((kernel.argv.len(), kernel.capabilities), (2, 5));
+    assert_eq!(kernel.shown, [(b"runsc".to_vec(), b"/usr/bin/runsc".to_vec())]);
+    assert_eq!(kernel.made, [(b"c.json".to_vec(), b"{}".to_vec())]);
     let disk = drill.disk.expect("a disk");
     assert_eq!((disk.path.as_slice(), disk.idmap, disk.durable), (&b"/srv/disk"[..], true, false));
     assert_eq!(disk.sealed, sources(&["/srv/newer", "/srv/older"]));

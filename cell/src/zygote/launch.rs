@@ -3,7 +3,7 @@
 use super::cgroup::{Groups, Parent};
 use super::rootless;
 use super::views::Views;
-use crate::contain::root::{DISK, FOREIGN, GO, MOUNT, OWNED};
+use crate::contain::root::{DISK, FOREIGN, GO, MOUNT, OWNED, SHOWN};
 use crate::contain::seccomp::rules::Options;
 use crate::contain::step::{during, errno, refuse, LaunchError, Step};
 use crate::contain::{contain, step, Inheritance};
@@ -30,6 +30,13 @@ pub struct Nursery {
     pub keep_core_limit: bool,
 }
 
+/// What came with a launch: the guest's end of its connection and, where another program takes its
+/// place, somewhere for that to say what went wrong.
+pub struct Ends {
+    pub control: OwnedFd,
+    pub log: Option<OwnedFd>,
+}
+
 /// A sandbox as the launcher knows it.
 pub struct Cell {
     /// The number in the names of its control groups.
@@ -53,11 +60,11 @@ pub struct Complaint {
 
 impl Nursery {
     /// Clone a guest and take it through the steps that need the launcher's rights.
-    pub fn launch(&self, group: u64, plan: &Plan, control: OwnedFd) -> Result<Cell, LaunchError> {
+    pub fn launch(&self, group: u64, plan: &Plan, ends: Ends) -> Result<Cell, LaunchError> {
         let mut groups = Groups::default();
         let name = format!("{}.{group}", self.name);
         let begun = step(plan.drill, Step::Cgroup, || groups.make(&self.parents, true, &name, &plan.limits))
-            .and_then(|()| step(plan.drill, Step::Clone, || self.clone_guest(plan, control, &groups)));
+            .and_then(|()| step(plan.drill, Step::Clone, || self.clone_guest(plan, ends, &groups)));
         let (pid, pidfd, sync) = match begun {
             Ok(begun) => begun,
             Err(error) => {
@@ -82,22 +89,17 @@ impl Nursery {
         }
     }
 
-    fn clone_guest(
-        &self,
-        plan: &Plan,
-        control: OwnedFd,
-        groups: &Groups,
-    ) -> io::Result<(Pid, OwnedFd, OwnedFd)> {
+    fn clone_guest(&self, plan: &Plan, ends: Ends, groups: &Groups) -> io::Result<(Pid, OwnedFd, OwnedFd)> {
         let (ours, theirs) = socket::pair(libc::SOCK_SEQPACKET)?;
         let owner = plan.uid_map.first().map_or(0, |range| range.outside);
         match rootless::clone_owned_by(owner, NAMESPACES, groups.clone_target())? {
             Forked::Parent { pid, pidfd } => Ok((pid, pidfd, ours)),
-            Forked::Child => self.become_guest(plan, control, theirs),
+            Forked::Child => self.become_guest(plan, ends, theirs),
         }
     }
 
     /// In the child: from here on nothing returns to the launcher.
-    fn become_guest(&self, plan: &Plan, control: OwnedFd, sync: OwnedFd) -> ! {
+    fn become_guest(&self, plan: &Plan, ends: Ends, sync: OwnedFd) -> ! {
         let options = Options {
             allow_ptrace: plan.allow_ptrace,
             deny_set_id_bits: plan.deny_set_id_bits,
@@ -105,7 +107,7 @@ impl Nursery {
         };
         let filter =
             self.filters.iter().find(|(known, _)| *known == options).map(|(_, filter)| filter.as_slice());
-        let held = Inheritance { control, sync: sync.as_raw_fd() };
+        let held = Inheritance { control: ends.control, log: ends.log, sync: sync.as_raw_fd() };
         match contain(plan, filter.unwrap_or(&[]), &held) {
             // What it found to be true goes to the host with its first words.
             Ok(facts) => {
@@ -161,7 +163,13 @@ fn open_trees(plan: &Plan, users: &OwnedFd) -> io::Result<Vec<(OwnedFd, [u8; 2])
     }
     for granted in &plan.mounts {
         let words = || format!("mounting {}", String::from_utf8_lossy(&granted.source));
-        trees.push((granted_tree(granted, users).map_err(|e| during(e, words()))?, [MOUNT, 0]));
+        trees.push((granted_tree(plan, granted, users).map_err(|e| during(e, words()))?, [MOUNT, 0]));
+    }
+    for (_, source) in plan.kernel.iter().flat_map(|kernel| &kernel.shown) {
+        let words = || format!("opening {}", String::from_utf8_lossy(source));
+        let tree = open_host_tree(source).map_err(|e| during(e, words()))?;
+        own_layer(&tree, None).map_err(|e| during(e, words()))?;
+        trees.push((tree, [SHOWN, 0]));
     }
     Ok(trees)
 }
@@ -246,13 +254,15 @@ pub fn write_proc(pid: Pid, name: &str, text: &str) -> io::Result<()> {
     fd::write_all(file.as_raw_fd(), text.as_bytes()).map_err(|e| during(e, format!("writing {name}")))
 }
 
-fn granted_tree(granted: &Mount, sandbox: &OwnedFd) -> io::Result<OwnedFd> {
+fn granted_tree(plan: &Plan, granted: &Mount, sandbox: &OwnedFd) -> io::Result<OwnedFd> {
     let tree = open_host_tree(&granted.source)?;
     let flags = mount::ATTR_NOSUID | mount::ATTR_NODEV | if granted.write { 0 } else { mount::ATTR_RDONLY };
     match granted.owner {
         Owner::One(users, groups) => {
-            let map = |pair: [u32; 2]| vec![IdRange { inside: pair[0], outside: pair[1], count: 1 }];
-            let owners = rootless::user_namespace(&map(users), &map(groups))?;
+            let owners = rootless::user_namespace(
+                &owners(plan, users, &plan.uid_map),
+                &owners(plan, groups, &plan.gid_map),
+            )?;
             mount::set_attributes(&tree, flags, Some(owners.as_raw_fd())).map_err(explain_owners)?;
         }
         Owner::Whole => {
@@ -261,6 +271,19 @@ fn granted_tree(granted: &Mount, sandbox: &OwnedFd) -> io::Result<OwnedFd> {
         Owner::AsTheyAre => mount::set_attributes(&tree, flags, None)?,
     }
     Ok(tree)
+}
+
+/// Who is shown as whom. A kernel of its own makes files as its own root before it gives them away, and has to
+/// be somebody there for that moment: an id of the sandbox's own, which owns nothing on the host.
+fn owners(plan: &Plan, pair: [u32; 2], ids: &[IdRange]) -> Vec<IdRange> {
+    let mut map = vec![IdRange { inside: pair[0], outside: pair[1], count: 1 }];
+    let root = ids.iter().find(|range| range.inside == 0).map(|range| range.outside);
+    if let (Some(_), Some(root)) = (&plan.kernel, root) {
+        if !pair.contains(&root) {
+            map.push(IdRange { inside: root, outside: root, count: 1 });
+        }
+    }
+    map
 }
 
 /// Without other owners the sandbox's user could not do with the files what was granted.

@@ -21,7 +21,7 @@ use crate::sys::fd::Epoll;
 use crate::sys::{libc, process, socket, wall};
 use crate::wire::codec::Writer;
 use cgroup::Parent;
-use launch::{Cell, Nursery};
+use launch::{Cell, Ends, Nursery};
 use message::{Configuration, Request, AWAKE, FAILED, FROZEN, GONE, LAUNCHED, READY};
 use std::collections::HashMap;
 use std::io;
@@ -192,10 +192,17 @@ impl Zygote {
             Ok(plan) => plan,
             Err(malformed) => return self.tell_failed(id, b"plan", libc::EINVAL, malformed.0),
         };
-        let control = match (fds.pop(), fds.is_empty()) {
-            (Some(control), true) => control,
+        // In the order in which they were sent.
+        let log = if plan.kernel.is_some() { fds.pop() } else { None };
+        let ends = match (fds.pop(), fds.is_empty()) {
+            (Some(control), true) => Ends { control, log },
             _ => {
-                return self.tell_failed(id, b"plan", libc::EINVAL, "a launch carries exactly one descriptor")
+                return self.tell_failed(
+                    id,
+                    b"plan",
+                    libc::EINVAL,
+                    "a launch carries one descriptor, with a kernel of its own two",
+                )
             }
         };
         if self.cells.contains_key(&id) {
@@ -217,7 +224,7 @@ impl Zygote {
             Some(nursery) => nursery,
             None => return self.tell_failed(id, b"plan", libc::EINVAL, "a launch before the configuration"),
         };
-        let begun = doors.and_then(|doors| Ok((nursery.launch(self.next_group, &plan, control)?, doors)));
+        let begun = doors.and_then(|doors| Ok((nursery.launch(self.next_group, &plan, ends)?, doors)));
         let (cell, doors) = match begun {
             Ok(begun) => begun,
             Err(error) => return self.tell_launch_error(id, &error),

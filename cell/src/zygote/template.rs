@@ -26,7 +26,7 @@ pub fn build(configuration: &Configuration) -> io::Result<()> {
         .map_err(|e| during(e, "mounting the launcher's own tmpfs"))?;
     let base = fd::open(&configuration.directory, libc::O_PATH | libc::O_DIRECTORY, 0)?;
     let at = base.as_raw_fd();
-    for name in ["dev", "dev/pts", "dev/shm", "empty", "cell", "etc", "proc"] {
+    for name in ["dev", "dev/pts", "dev/shm", "empty", "cell", "kernel", "etc", "proc"] {
         mount::mkdirat(at, name.as_bytes(), 0o755)?;
     }
     for (name, major, minor) in DEVICES {

@@ -30,6 +30,7 @@ from cloister.policy import (
 )
 from cloister.runtime.base import Guest, Runtime
 from cloister.runtime.ground import BARE, Ground
+from cloister.runtime.gvisor import GvisorRuntime
 from cloister.runtime.namespace import NamespaceRuntime
 from cloister.runtime.plan import Plan
 
@@ -252,7 +253,8 @@ class Node:
 
 def _runtimes() -> tuple[Runtime, ...]:
     """Every wall this release can build, in the order in which they are closed."""
-    return (NamespaceRuntime(),)
+    namespace = NamespaceRuntime()
+    return (GvisorRuntime(namespace), namespace)
 
 
 def _close_with(loop: asyncio.AbstractEventLoop, node: Node) -> AsyncGenerator[None, None]:

@@ -41,6 +41,10 @@ class Guest(Protocol):
         """The name of the runtime that started it, and alone may end or pause it."""
 
     @property
+    def shares_kernel(self) -> bool:
+        """Whether its processes are the host kernel's, which sees and counts each of them."""
+
+    @property
     def link(self) -> Link:
         """The connection to the process inside."""
 

@@ -81,6 +81,20 @@ class Directory:
     mode: int
 
 
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """A program executed in the guest's place: another kernel, in which a guest then runs.
+
+    What was built as the sandbox's root is `/root` in a root of its own. `shown` are host files in
+    it, (name, path), and `made` are files written there, (name, content).
+    """
+
+    argv: tuple[str, ...]
+    shown: tuple[tuple[str, str], ...]
+    made: tuple[tuple[str, bytes], ...]
+    capabilities: int
+
+
 class Whole:
     """Owners on the host are those inside, all of them."""
 
@@ -168,6 +182,7 @@ class Plan:
     init_gid: int
     mounts: tuple[HostMount, ...]
     disk: DiskPlan | None = None
+    kernel: Kernel | None = None
     stream_transport: bool = False
     # ("fail" or "pause", step): a rehearsal of a launch that goes wrong. It can only take away.
     drill: tuple[str, str] | None = None
@@ -184,6 +199,9 @@ class Plan:
         if self.disk is not None:
             w.bytes(os.fsencode(self.disk.path)).list(self.disk.sealed, _write_text)
             w.flag(self.disk.idmap).flag(self.disk.durable)
+        w.flag(self.kernel is not None)
+        if self.kernel is not None:
+            _write_kernel(w, self.kernel)
         mode, step = self.drill or ("", "")
         w.u8({"": 0, "fail": 1, "pause": 2}[mode]).bytes(step.encode())
         return w.done() + self.room.encoded
@@ -209,6 +227,13 @@ def _write_mount(w: Writer, mount: HostMount) -> None:
     else:
         (host_uid, uid), (host_gid, gid) = mount.owner
         w.u8(1).u32(host_uid).u32(uid).u32(host_gid).u32(gid)
+
+
+def _write_kernel(w: Writer, kernel: Kernel) -> None:
+    w.list(kernel.argv, _write_text)
+    w.list(kernel.shown, lambda w, file: w.bytes(file[0].encode()).bytes(os.fsencode(file[1])))
+    w.list(kernel.made, lambda w, file: w.bytes(file[0].encode()).bytes(file[1]))
+    w.u64(kernel.capabilities)
 
 
 def _write_text(w: Writer, path: str) -> None:

@@ -58,6 +58,11 @@ class Accounts:
                 "the sandbox ran out of memory and was ended; raise Limits(memory=)",
                 limit="memory",
             )
+        if self._hits().get("pids", 0) > self._seen.get("pids", 0):
+            return Exhausted(
+                "the sandbox had too many processes and was ended; raise Limits(pids=)",
+                limit="pids",
+            )
         return error
 
     def _hits(self) -> dict[str, int]:

@@ -311,19 +311,19 @@ class Files:
                     ready.set()
             await self._done(errand, path)
 
-    async def space(self) -> tuple[int, int]:
-        """Return (bytes, inodes) used on the sandbox's disk."""
+    async def space(self) -> tuple[int, int, int]:
+        """Return (bytes, inodes) used on the sandbox's disk, and how many processes there are."""
         errand = self._errand(Operation.SPACE, "/", None)
         data = b""
         async with errand:
             async for chunk in errand.chunks():
                 data += chunk
-                if len(data) > 40:
+                if len(data) > 48:
                     raise ProtocolViolation("too long an answer about the disk")
             await self._done(errand, "/")
         r = Reader(data)
-        size, blocks, free, inodes, free_inodes = (r.u64() for _ in range(5))
-        return (blocks - free) * size, inodes - free_inodes
+        size, blocks, free, inodes, free_inodes, processes = (r.u64() for _ in range(6))
+        return (blocks - free) * size, inodes - free_inodes, processes
 
     async def _simple(
         self,

@@ -47,14 +47,15 @@ class Observed:
     async def usage(self) -> SandboxUsage:
         """Return what the whole sandbox consumes now."""
         guest = self._running()
-        disk_bytes, inodes = await self.files.space()
+        disk_bytes, inodes, processes = await self.files.space()
         counted = guest.usage()
         return SandboxUsage(
             cpu_s=counted.cpu_s,
             memory_bytes=counted.memory_bytes,
             peak_memory_bytes=counted.peak_memory_bytes,
-            pids=counted.pids,
-            peak_pids=counted.peak_pids,
+            # What a kernel of its own runs is on the host not a process each.
+            pids=counted.pids if guest.shares_kernel else processes,
+            peak_pids=counted.peak_pids if guest.shares_kernel else None,
             disk_bytes=disk_bytes,
             inodes=inodes,
             oom_kills=counted.oom_kills,

@@ -58,6 +58,8 @@ class Processes:
 
     def watch(self, guest: Guest) -> str:
         """Watch what this guest starts; return a sentence about what cannot be seen."""
+        if not guest.shares_kernel:
+            return UNSEEN.format(why="they are processes of a kernel of their own")
         try:
             self._watch = watch(guest.pid, self, lambda: guest.host_pids)
         except Unsupported as error:

@@ -111,6 +111,7 @@ class _LyingGuest:
         self.posture = Posture({})
         self.pid = 0
         self.runtime = "namespace"
+        self.shares_kernel = True
         self.is_alone = True
         self.doors = None
         self.host_pids: tuple[int, ...] = ()

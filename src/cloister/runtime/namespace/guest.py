@@ -17,7 +17,8 @@ from cloister.wire import Link
 class NamespaceGuest:
     """One running sandbox of this runtime."""
 
-    runtime = "namespace"
+    runtime: str = "namespace"
+    shares_kernel: bool = True
 
     def __init__(
         self,

@@ -135,17 +135,19 @@ class Launcher:
         self,
         number: int,
         plan: bytes,
-        control: int,
+        ends: Sequence[int],
         on_refused: Callable[[CloisterError], None],
     ) -> None:
-        """Ask for a plan to be performed; `control` is the guest's end of its socket.
+        """Ask for a plan to be performed; `ends` is the guest's end of its socket.
+
+        With a kernel of its own it is followed by where that says what went wrong.
 
         That the wall stands the guest says itself; `on_refused` is called if a step of the
         launcher's or the guest's did not apply.
         """
         self._launching[number] = on_refused
         self._alive.add(number)
-        self._send(_LAUNCH, number, plan, (control,))
+        self._send(_LAUNCH, number, plan, ends)
 
     async def launched(self, number: int) -> Launched:
         """Return what the launcher says of a guest; mostly it has said so before the guest has."""

@@ -8,8 +8,9 @@ import errno
 import itertools
 import os
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import TypeVar
 
 from cloister.errors import CloisterError, GuestGone, LaunchFailed, RequestError, Unsupported
 from cloister.model import MountMode, Profile, SandboxId, Trust, User, new_sandbox_id
@@ -30,6 +31,9 @@ from cloister.wire import Hello, Link
 _GREETING_S = 10.0
 # Policies whose plans are remembered.
 _ROOMS = 64
+
+
+GuestKind = TypeVar("GuestKind", bound=NamespaceGuest)
 
 
 class NamespaceRuntime:
@@ -171,7 +175,9 @@ class NamespaceRuntime:
         try:
             spare = self._spare.take(plan)
             if spare is None:
-                guest = await self._launch(id, plan, on_lost)
+                guest = await self.launch(
+                    id, plan, on_lost, NamespaceGuest, _require_posture
+                )
             else:
                 # Its launch is this one's: whoever gives up on this ends that.
                 guest = await spare
@@ -184,7 +190,13 @@ class NamespaceRuntime:
             self._spare.over(AFTER_START_S)
 
     async def _launch_spare(self, plan: Plan) -> NamespaceGuest:
-        return await self._launch(new_sandbox_id(), plan, lambda error: self._spare.lost(plan))
+        return await self.launch(
+            new_sandbox_id(),
+            plan,
+            lambda error: self._spare.lost(plan),
+            NamespaceGuest,
+            _require_posture,
+        )
 
     def _another(self, plan: Plan) -> Plan | None:
         """Return the plan of one more sandbox of the same kind, if there are ids at hand for it."""
@@ -197,9 +209,21 @@ class NamespaceRuntime:
         whole = ids.root_map(first) if os.geteuid() == 0 else ids.slice_map(first, None)
         return dataclasses.replace(plan, uid_map=whole, gid_map=whole)
 
-    async def _launch(
-        self, id: SandboxId, plan: Plan, on_lost: Callable[[CloisterError], None]
-    ) -> NamespaceGuest:
+    async def launch(
+        self,
+        id: SandboxId,
+        plan: Plan,
+        on_lost: Callable[[CloisterError], None],
+        kind: type[GuestKind],
+        require: Callable[[Plan, Posture], None],
+        *,
+        log: int | None = None,
+        greeting_s: float = _GREETING_S,
+    ) -> GuestKind:
+        """Perform a plan and return its guest, of this `kind`, once its posture is as required.
+
+        `log` is where a kernel of its own says what went wrong.
+        """
         launcher, instance, number = self._launcher, self._instance, next(self._numbers)
         if launcher is None or instance is None:
             raise RequestError("prepare() comes before start()")
@@ -218,10 +242,11 @@ class NamespaceRuntime:
 
         try:
             with theirs:
-                launcher.launch(number, plan.encoded, theirs.fileno(), refused)
-            hello = await self._greeting(link)
-            posture = _parse_posture(hello.facts)
-            _require_posture(plan, posture)
+                ends = (theirs.fileno(), *(() if log is None else (log,)))
+                launcher.launch(number, plan.encoded, ends, refused)
+            hello = await self._greeting(link, greeting_s)
+            posture = _parse_posture(hello.facts, {"wall": kind.runtime})
+            require(plan, posture)
             launched = await launcher.launched(number)
             doors = Doors.of(launched.doors)
         except BaseException as error:
@@ -234,14 +259,12 @@ class NamespaceRuntime:
             raise
         groups = GroupFiles(instance.layout, f"{instance.name}.{launched.group}")
         template = (f"{instance.directory}/", f"/proc/{launcher.pid}/root")
-        return NamespaceGuest(
-            id, number, plan, link, launched.pid, posture, groups, template, doors
-        )
+        return kind(id, number, plan, link, launched.pid, posture, groups, template, doors)
 
-    async def _greeting(self, link: Link) -> Hello:
+    async def _greeting(self, link: Link, greeting_s: float) -> Hello:
         """Wait for the guest's first words, but not for ever."""
         deadline = asyncio.get_running_loop().call_later(
-            _GREETING_S,
+            greeting_s,
             link.fail,
             GuestGone("the guest did not report within the time it has to start", reason="hung"),
         )
@@ -322,9 +345,10 @@ class NamespaceRuntime:
             on_lost(error or GuestGone("the sandbox's first process ended", reason="gone"))
 
 
-def _parse_posture(facts: bytes) -> Posture:
+def _parse_posture(facts: bytes, ours: Mapping[str, str]) -> Posture:
     pairs = (line.partition("=") for line in facts.decode("utf-8", "replace").splitlines())
-    return Posture({name: value for name, _, value in pairs})
+    # What this side knows is not for the guest to say.
+    return Posture({**{name: value for name, _, value in pairs}, **ours})
 
 
 def _require_posture(plan: Plan, posture: Posture) -> None:

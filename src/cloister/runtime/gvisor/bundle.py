@@ -1,0 +1,150 @@
+"""What runsc is told: its command line, and the sandbox as a container of the OCI kind."""
+
+from __future__ import annotations
+
+import json
+import resource
+from typing import Any
+
+from cloister.policy import Policy
+from cloister.runtime.gvisor.program import Runsc
+from cloister.runtime.plan import Kernel, Plan
+
+# The numbers of the kernel (include/uapi/linux/capability.h), those that are used.
+_NAMES = {
+    0: "CAP_CHOWN",
+    1: "CAP_DAC_OVERRIDE",
+    3: "CAP_FOWNER",
+    4: "CAP_FSETID",
+    5: "CAP_KILL",
+    6: "CAP_SETGID",
+    7: "CAP_SETUID",
+    8: "CAP_SETPCAP",
+    10: "CAP_NET_BIND_SERVICE",
+    18: "CAP_SYS_CHROOT",
+    21: "CAP_SYS_ADMIN",
+}
+# What the guest needs until it serves: to lower its own rights, and to limit its processes.
+_AT_FIRST = 1 << 8 | 1 << 21
+# What runsc needs in its own user namespace: the namespaces, roots and mounts of its two halves,
+# files of every owner for one, traced processes for the other; and nothing beyond that namespace.
+_SYS_CHROOT, _SYS_PTRACE, _SYS_ADMIN, _MKNOD, _SETFCAP = 18, 19, 21, 27, 31
+KERNEL_CAPABILITIES = sum(
+    1 << number for number in (*range(9), _SYS_CHROOT, _SYS_PTRACE, _SYS_ADMIN, _MKNOD, _SETFCAP)
+)
+
+_RLIMIT_NAMES = {
+    resource.RLIMIT_CORE: "RLIMIT_CORE",
+    resource.RLIMIT_NOFILE: "RLIMIT_NOFILE",
+    resource.RLIMIT_MEMLOCK: "RLIMIT_MEMLOCK",
+    11: "RLIMIT_SIGPENDING",
+    12: "RLIMIT_MSGQUEUE",
+    13: "RLIMIT_NICE",
+    14: "RLIMIT_RTPRIO",
+}
+# Each file that is open inside takes up to two descriptors of runsc's.
+_KERNEL_FILES = 65_536
+_CONTAINER = "sandbox"
+
+
+def kernel_of(runsc: Runsc, cell: str, policy: Policy, plan: Plan) -> Kernel:
+    """Return the program that takes the guest's place, for the sandbox that `plan` describes."""
+    argv = (
+        "/runsc",
+        "--root=/state",
+        f"--platform={runsc.platform}",
+        "--network=none",
+        "--ignore-cgroups",
+        # Nobody else writes to the root; what is mounted may change under it.
+        "--file-access=exclusive",
+        "--file-access-mounts=shared",
+        "--overlay2=none",
+        "--host-uds=none",
+        "run",
+        "--bundle=/",
+        _CONTAINER,
+    )
+    return Kernel(
+        argv=argv,
+        shown=(("runsc", str(runsc.path)), ("cell", cell)),
+        made=(("config.json", json.dumps(_specification(policy, plan)).encode()),),
+        capabilities=KERNEL_CAPABILITIES,
+    )
+
+
+def kernel_rlimits(rlimits: tuple[tuple[int, int, int], ...]) -> tuple[tuple[int, int, int], ...]:
+    """Return the limits of runsc itself: those of the sandbox, with room for open files."""
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    most = _KERNEL_FILES if hard == resource.RLIM_INFINITY else min(hard, _KERNEL_FILES)
+    kept = [each for each in rlimits if each[0] == resource.RLIMIT_CORE]
+    return (*kept, (resource.RLIMIT_NOFILE, most, most))
+
+
+def _specification(policy: Policy, plan: Plan) -> dict[str, Any]:
+    room = plan.room
+    first = _names(room.guest_capabilities | _AT_FIRST)
+    words = (
+        room.open_files,
+        room.bounding,
+        room.guest_capabilities,
+        room.root_capabilities,
+        # The guest itself is one more.
+        policy.limits.pids + 1,
+        int(room.allow_ptrace),
+        int(room.deny_set_id_bits),
+        int(any(number == resource.RLIMIT_CORE and hard for number, _, hard in room.rlimits)),
+    )
+    return {
+        "ociVersion": "1.0.2",
+        "hostname": room.hostname,
+        "root": {"path": "/root", "readonly": False},
+        "process": {
+            "terminal": False,
+            "user": {"uid": 0, "gid": 0},
+            "args": ["/dev/cell", "guest", *map(str, words)],
+            "env": ["PATH=/usr/bin:/bin"],
+            "cwd": "/",
+            "noNewPrivileges": True,
+            "capabilities": {
+                "bounding": _names(room.guest_capabilities | room.bounding | _AT_FIRST),
+                "effective": first,
+                "permitted": first,
+            },
+            "rlimits": [
+                {"type": _RLIMIT_NAMES[number], "soft": soft, "hard": hard}
+                for number, soft, hard in room.rlimits
+                if number in _RLIMIT_NAMES
+            ],
+        },
+        "mounts": [
+            _mount("/proc", "proc", "proc", "nosuid", "nodev", "noexec"),
+            _mount("/dev/cell", "bind", "/cell", "bind", "ro"),
+            _mount(
+                "/dev/shm",  # noqa: S108
+                "tmpfs",
+                "shm",
+                *("nosuid", "nodev", "noexec", "mode=1777", f"size={room.shm_bytes}"),
+            ),
+            *(
+                _mount(
+                    f"/{mount.target}",
+                    "bind",
+                    # Attached by the launcher, with its owners, to the place it is shown at.
+                    f"/root/{mount.target}",
+                    *("rbind", "nosuid", "nodev", "rw" if mount.write else "ro"),
+                )
+                for mount in plan.mounts
+            ),
+        ],
+        "linux": {
+            "namespaces": [{"type": kind} for kind in ("pid", "network", "ipc", "uts", "mount")]
+        },
+    }
+
+
+def _mount(target: str, kind: str, source: str, *options: str) -> dict[str, Any]:
+    return {"destination": target, "type": kind, "source": source, "options": list(options)}
+
+
+def _names(bits: int) -> list[str]:
+    return [name for number, name in _NAMES.items() if bits & (1 << number)]

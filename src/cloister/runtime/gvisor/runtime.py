@@ -1,0 +1,206 @@
+"""Starts sandboxes whose kernel is gVisor's, inside the wall that the launcher builds anyway."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from cloister.errors import CloisterError, GuestGone, HostError, LaunchFailed, Unsupported
+from cloister.model import SandboxId
+from cloister.policy import STRENGTHS, Policy, RuntimeFacts
+from cloister.runtime.base import Guest, Posture
+from cloister.runtime.ground import BARE, Ground
+from cloister.runtime.gvisor.bundle import kernel_of, kernel_rlimits
+from cloister.runtime.gvisor.program import INSTALL, Runsc, candidates, find_runsc
+from cloister.runtime.namespace import NamespaceRuntime
+from cloister.runtime.namespace.guest import NamespaceGuest
+from cloister.runtime.namespace.runtime import cell_binary
+from cloister.runtime.plan import Plan
+
+# Three starts of a large program, which on a busy machine take their time.
+_GREETING_S = 60.0
+_MAX_LOG = 4096
+# What runsc itself takes, beside what runs inside.
+_OWN_MEMORY_BYTES = 64 * 2**20
+# A thread inside is several on the host, and runsc has some of its own. Out of reach: inside, the
+# limit is held by gVisor's kernel, which would not survive this one.
+_THREADS_EACH, _OWN_THREADS = 8, 512
+
+
+class GvisorGuest(NamespaceGuest):
+    """One running sandbox of this runtime."""
+
+    runtime = "gvisor"
+    shares_kernel = False
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether nothing runs inside but the guest: only gVisor's kernel knows."""
+        return False
+
+
+class GvisorRuntime:
+    """The wall of a kernel in user space, within the launcher's wall."""
+
+    name = "gvisor"
+
+    def __init__(self, launching: NamespaceRuntime) -> None:
+        self._launching = launching
+
+    def facts(self) -> RuntimeFacts:
+        """Whether there is a runsc; whether it works here, its start says."""
+        why_not = None
+        if not candidates():
+            why_not = f"runsc is not installed; {INSTALL}"
+        strength = STRENGTHS[self.name]
+        return RuntimeFacts(self.name, strength, 2, why_not is None, why_not, own_kernel=True)
+
+    async def prepare(self) -> None:
+        """Start the launcher, and find out which runsc there is."""
+        await self._launching.prepare()
+        await asyncio.to_thread(find_runsc)
+
+    def record_path(self, id: SandboxId) -> Path:
+        """Return where a line about a sandbox of ours goes."""
+        return self._launching.record_path(id)
+
+    def with_way_out(self, ground: Ground, policy: Policy) -> Ground:
+        """Refuse: this wall has no way out yet."""
+        raise Unsupported(
+            'the runtime "gvisor" has no way out; leave egress out of the policy, or name '
+            'runtime = "namespace"'
+        )
+
+    def plan(self, id: SandboxId, policy: Policy, ground: Ground = BARE) -> Plan:
+        """Return what the launcher will be told."""
+        runsc = find_runsc()
+        plan = self._launching.plan(id, _kernel_policy(policy), ground)
+        if plan.uid_map[0].count == 1 and len(plan.uid_map) == 1:
+            raise Unsupported(
+                'the runtime "gvisor" needs a range of ids of its own; add one for you to '
+                "/etc/subuid and /etc/subgid, and install newuidmap, or run as root"
+            )
+        kernel = kernel_of(runsc, os.path.realpath(cell_binary()), policy, plan)
+        room = dataclasses.replace(plan.room, rlimits=kernel_rlimits(plan.room.rlimits))
+        return dataclasses.replace(plan, room=room, kernel=kernel, stream_transport=True)
+
+    async def start(
+        self, id: SandboxId, plan: Plan, on_lost: Callable[[CloisterError], None]
+    ) -> Guest:
+        """Build the wall; nothing has run inside when this returns or raises."""
+        reading, writing = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        try:
+            try:
+                guest = await self._launching.launch(
+                    id,
+                    plan,
+                    on_lost,
+                    GvisorGuest,
+                    _require_posture,
+                    log=writing,
+                    greeting_s=_GREETING_S,
+                )
+            except GuestGone as error:
+                raise _explained(error, reading) from error
+            try:
+                guest.posture = Posture({**guest.posture.facts, **_outside(find_runsc(), guest)})
+            except BaseException:
+                await asyncio.shield(self.destroy(guest))
+                raise
+            return guest
+        finally:
+            os.close(writing)
+            os.close(reading)
+
+    async def destroy(self, guest: Guest) -> None:
+        """End it by the kernel's means: everything of runsc's is in one process namespace."""
+        await self._launching.destroy(guest)
+
+    async def pause(self, guest: Guest, paused: bool) -> None:
+        """Stop or continue everything of it, runsc included."""
+        await self._launching.pause(guest, paused)
+
+    async def close(self) -> None:
+        """Nothing is held here that the launcher's runtime does not hold."""
+
+    def abandon(self) -> None:
+        """Nothing is held here that the launcher's runtime does not hold."""
+
+
+def _kernel_policy(policy: Policy) -> Policy:
+    """Return the policy with limits for all of runsc, of which the sandbox is a part."""
+    limits = policy.limits
+    memory = None if limits.memory is None else limits.memory + _OWN_MEMORY_BYTES
+    pids = limits.pids * _THREADS_EACH + _OWN_THREADS
+    return policy.replace(limits=limits.replace(memory=memory or "unlimited", pids=pids))
+
+
+def _outside(runsc: Runsc, guest: GvisorGuest) -> dict[str, str]:
+    """Return what the host's kernel says of runsc: both of its halves must be filtered."""
+    facts = {"wall_version": runsc.version, "wall_platform": runsc.platform}
+    for pid in guest.host_pids:
+        try:
+            name = Path(f"/proc/{pid}/cmdline").read_bytes().partition(b"\0")[0].decode("ascii")
+            status = Path(f"/proc/{pid}/status").read_text()
+        except (OSError, UnicodeDecodeError):
+            # It ended meanwhile; the two that are looked for end with the sandbox only.
+            continue
+        if name in _HALVES:
+            facts[_HALVES[name]] = _field(status, "Seccomp")
+    if guest.groups:
+        for half in _HALVES.values():
+            if facts.get(half) != "2":
+                raise LaunchFailed(
+                    f"posture differs from the plan: {half} is {facts.get(half)!r}, planned '2'; "
+                    "the sandbox was ended before anything ran",
+                    step="posture",
+                )
+    return facts
+
+
+_HALVES = {"runsc-sandbox": "sentry_seccomp", "runsc-gofer": "gofer_seccomp"}
+
+
+def _field(status: str, name: str) -> str:
+    lines = (line.partition(":") for line in status.splitlines())
+    return next((value.strip() for key, _, value in lines if key == name), "")
+
+
+def _explained(error: GuestGone, log: int) -> CloisterError:
+    try:
+        said = os.read(log, _MAX_LOG).decode("utf-8", "replace").strip()
+    except BlockingIOError:
+        said = ""
+    if not said:
+        return error
+    return LaunchFailed(f"runsc did not start: {said}; nothing ran", step="kernel")
+
+
+def _require_posture(plan: Plan, posture: Posture) -> None:
+    """Compare what the other kernel says with what was planned."""
+    wanted = {
+        "pid": "1",
+        "uid": "0",
+        "gid": "0",
+        "groups": "0",
+        "no_new_privileges": "1",
+        "dumpable": "0",
+        "seccomp": "2",
+        "capabilities": f"{plan.room.guest_capabilities:016x}",
+        "bounding": f"{plan.room.bounding:016x}",
+        "interfaces": "lo",
+    }
+    for name, value in wanted.items():
+        found = posture.facts.get(name)
+        if found != value:
+            raise LaunchFailed(
+                f"posture differs from the plan: {name} is {found!r}, planned {value!r}; "
+                "the sandbox was ended before anything ran",
+                step="posture",
+            )
+    host = Path("/proc/version").read_text().strip()
+    if posture.facts.get("kernel") in (host, "", None):
+        raise HostError("the sandbox reports the host's own kernel; it was ended")
