@@ -175,9 +175,7 @@ class NamespaceRuntime:
         try:
             spare = self._spare.take(plan)
             if spare is None:
-                guest = await self.launch(
-                    id, plan, on_lost, NamespaceGuest, _require_posture
-                )
+                guest = await self.launch(id, plan, on_lost, NamespaceGuest, _require_posture)
             else:
                 # Its launch is this one's: whoever gives up on this ends that.
                 guest = await spare
