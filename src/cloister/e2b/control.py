@@ -14,6 +14,7 @@ from cloister.e2b.answers import answering, error_answer
 from cloister.e2b.asleep import Asleep
 from cloister.e2b.box import own_id
 from cloister.e2b.boxes import Boxes
+from cloister.e2b.builds import Builds
 from cloister.e2b.refusal import CallRefused
 from cloister.server.app import House
 from cloister.server.tokens import Caller
@@ -26,6 +27,7 @@ class Desk:
     house: House
     boxes: Boxes
     asleep: Asleep
+    builds: Builds
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +37,9 @@ class Visit:
     desk: Desk
     request: Request
     caller: Caller
-    # What the path names: an id as the client wrote it, or nothing.
+    # What the path names, as the client wrote it: mostly one id, or nothing.
     named: str = ""
+    further: str = ""
 
     @property
     def sandbox_id(self) -> str:
@@ -74,8 +77,8 @@ Route = tuple[str, re.Pattern[str], Endpoint]
 
 
 def route(method: str, path: str, endpoint: Endpoint) -> Route:
-    """Return a route; `{}` in the path is the one thing that it names."""
-    pattern = re.escape(path).replace(r"\{\}", r"(?P<named>[^/]{1,512})")
+    """Return a route; each `{}` in the path is something that it names."""
+    pattern = re.escape(path).replace(r"\{\}", r"([^/]{1,512})")
     return method, re.compile(pattern), endpoint
 
 
@@ -99,8 +102,8 @@ async def answer(desk: Desk, routes: list[Route], request: Request) -> Response:
         for method, pattern, endpoint in routes:
             matched = pattern.fullmatch(path)
             if matched is not None and method == request.method:
-                named = unquote(matched.groupdict().get("named") or "")
-                return await endpoint(Visit(desk, request, caller, named))
+                names = [unquote(each) for each in matched.groups()]
+                return await endpoint(Visit(desk, request, caller, *names))
         return error_answer(501, f"{request.method} {path[:200]} is not supported here")
 
     return await answering(found)(request)

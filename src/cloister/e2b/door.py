@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 
 from starlette.datastructures import Headers
 from starlette.requests import Request
@@ -14,6 +15,8 @@ from cloister.e2b.answers import answering, error_answer, json_answer
 from cloister.e2b.asleep import Asleep
 from cloister.e2b.box import Box, own_id, public_id
 from cloister.e2b.boxes import Boxes, read_key
+from cloister.e2b.build_routes import BUILD_ROUTES, put_file
+from cloister.e2b.builds import Builds
 from cloister.e2b.control import Desk
 from cloister.e2b.interpreter import routes as interpreter
 from cloister.e2b.pausing import resume_for_traffic
@@ -29,8 +32,9 @@ from cloister.server.app import House
 from cloister.server.resident import Resident
 from cloister.store.place import state_directory
 
+_UPLOAD = re.compile(r"/templates/[^/]+/files/[0-9a-f]{64}")
 _HOST = re.compile(r"(\d{1,5})-(i[a-z0-9]+)\.")
-_ROUTES = [*SANDBOX_ROUTES, *SNAPSHOT_ROUTES, *TEMPLATE_ROUTES]
+_ROUTES = [*SANDBOX_ROUTES, *SNAPSHOT_ROUTES, *BUILD_ROUTES, *TEMPLATE_ROUTES]
 _ANYWHERE = {
     "access-control-allow-origin": "*",
     "access-control-expose-headers": "*",
@@ -49,7 +53,8 @@ class E2BDoor:
     def __init__(self, house: House) -> None:
         most_upload_bytes = house.fleet.settings.upload_bytes
         self._boxes = Boxes(read_key(state_directory()), most_upload_bytes)
-        self._desk = Desk(house, self._boxes, Asleep(house.fleet))
+        builds = Builds(state_directory() / "e2b-builds")
+        self._desk = Desk(house, self._boxes, Asleep(house.fleet), builds)
 
     def takes(self, scope: Scope) -> bool:
         """Whether a request is of this protocol."""
@@ -66,7 +71,9 @@ class E2BDoor:
             await self._websocket(address, scope, receive, send)
             return
         request = Request(scope, receive)
-        if address is None and scope["path"] != "/files":
+        if address is None and request.method == "PUT" and _UPLOAD.fullmatch(scope["path"]):
+            response = await answering(partial(put_file, self._desk))(request)
+        elif address is None and scope["path"] != "/files":
             response = await control.answer(self._desk, _ROUTES, request)
         elif request.method == "OPTIONS":
             response = Response(status_code=204, headers=_PREFLIGHT)

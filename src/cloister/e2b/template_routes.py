@@ -146,7 +146,6 @@ TEMPLATE_ROUTES: list[Route] = [
     route("GET", "/v2/templates", list_all),
     route("GET", "/templates/aliases/{}", alias),
     route("GET", "/templates/{}/tags", tags),
-    route("POST", "/v3/templates", build),
     route("POST", "/v2/templates", build),
     route("POST", "/templates", build),
     route("POST", "/templates/tags", build),

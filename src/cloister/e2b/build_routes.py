@@ -1,0 +1,159 @@
+"""The control API of template builds: ask, upload what is copied, start, follow."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+import secrets
+import time
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from cloister.e2b import fields
+from cloister.e2b.answers import empty_answer, json_answer, patiently, read_json
+from cloister.e2b.build_recipe import parse_hash
+from cloister.e2b.control import Desk, Route, Visit, route
+from cloister.e2b.refusal import CallRefused
+from cloister.e2b.wanted import OWN_TEMPLATES, plain_reference
+from cloister.errors import NotFound
+from cloister.model import UNLIMITED, Limits, parse_name, quote
+from cloister.node import open_store
+from cloister.server.tenancy import TenantName, parse_tenant
+
+_LINK_S = 3600
+_MOST_ENTRIES = 100
+
+
+async def ask(visit: Visit) -> Response:
+    """Remember what template is to be built, and return the number of its build."""
+    visit.require("templates:write")
+    body = await read_json(visit.request)
+    asked = fields.text(body, "name") or fields.text(body, "alias")
+    name = plain_reference(asked).lower()
+    tags = fields.texts(body, "tags")
+    if ":" in name or any(tag not in ("default", "latest") for tag in tags):
+        raise CallRefused(
+            "unimplemented", "tags are not kept; each build of a name is a new version of it"
+        )
+    if "." in parse_name(name, "template name"):
+        raise CallRefused("invalid_argument", f"template name is {quote(name)}; leave out dots")
+    memory_mb, cpus = fields.integer(body, "memoryMB", 2048), fields.integer(body, "cpuCount", 1)
+    limits = Limits(memory=memory_mb * 2**20, cpus=cpus, lifetime=UNLIMITED)
+    build = visit.desk.builds.ask(visit.caller.tenant, name, limits)
+    answer = {
+        "templateID": name,
+        "buildID": build.id,
+        "public": False,
+        "names": [name],
+        "aliases": [name],
+        "tags": ["default"],
+    }
+    return json_answer(answer, 202)
+
+
+async def file_link(visit: Visit) -> Response:
+    """Say whether an archive is here, and where to send it if it is not."""
+    visit.require("templates:write")
+    tenant, hash = visit.caller.tenant, parse_hash(visit.further)
+    if visit.desk.builds.archive(tenant, hash).is_file():
+        return json_answer({"present": True}, 201)
+    expires_s = int(time.time()) + _LINK_S
+    base = str(visit.request.base_url).rstrip("/")
+    proof = _proof(visit.desk, tenant, hash, expires_s)
+    query = f"tenant={tenant}&expires={expires_s}&proof={proof}"
+    url = f"{base}/templates/{visit.named}/files/{hash}?{query}"
+    return json_answer({"present": False, "url": url}, 201)
+
+
+async def put_file(desk: Desk, request: Request) -> Response:
+    """Take an archive from whoever was given the link to here; it carries no key."""
+    query = request.query_params
+    hash = parse_hash(request.url.path.rpartition("/")[2])
+    expires = query.get("expires", "")
+    if not (expires.isdecimal() and len(expires) < 16):
+        raise CallRefused("unauthenticated", "the link is not one of ours")
+    tenant = parse_tenant(query.get("tenant"))
+    right = _proof(desk, tenant, hash, int(expires))
+    if not hmac.compare_digest(right.encode(), query.get("proof", "").encode()):
+        raise CallRefused("unauthenticated", "the link is not one of ours")
+    if int(expires) < time.time():
+        raise CallRefused("unauthenticated", "the link has expired; ask for another")
+    desk.builds.make_room(tenant)
+    target = desk.builds.archive(tenant, hash)
+    draft = target.with_name(f".{secrets.token_hex(8)}")
+    try:
+        with open(draft, "xb") as file:
+            async for chunk in patiently(request, desk.house.fleet.settings.upload_bytes):
+                file.write(chunk)
+        os.replace(draft, target)
+    finally:
+        draft.unlink(missing_ok=True)
+    return empty_answer(200)
+
+
+def _proof(desk: Desk, tenant: TenantName, hash: str, expires_s: int) -> str:
+    text = f"{tenant}:{hash}:{expires_s}"
+    return hashlib.sha256(desk.boxes.token(text, "upload").encode()).hexdigest()
+
+
+async def start(visit: Visit) -> Response:
+    """Start a build that was asked for."""
+    visit.require("templates:write")
+    body = await read_json(visit.request)
+    tenant = visit.caller.tenant
+    build = visit.desk.builds.find(tenant, visit.further)
+    if body.get("fromImageRegistry"):
+        raise CallRefused("unimplemented", "images are not fetched here; `cloister image pull` is")
+    fleet = visit.desk.house.fleet
+    store = await open_store()
+    is_on_disk = store.driver.holds_quota or fleet.settings.unlimited_disk
+    base = await _base(visit, fields.text(body, "fromImage"), fields.text(body, "fromTemplate"))
+    visit.desk.builds.start(tenant, build, base, body, "disk" if is_on_disk else "memory")
+    return json_answer({}, 202)
+
+
+async def _base(visit: Visit, image: str, template: str) -> str:
+    shelves, tenant = visit.desk.house.fleet.shelves, visit.caller.tenant
+    if template:
+        name = plain_reference(template)
+        try:
+            return (await shelves.template(tenant, name)).image
+        except NotFound:
+            if name in OWN_TEMPLATES:
+                raise CallRefused(
+                    "unimplemented", f"{name} is this host's own programs; begin with an image"
+                ) from None
+            raise
+    try:
+        return (await shelves.image(tenant, image)).digest
+    except NotFound:
+        raise CallRefused(
+            "not_found", f"image {quote(image)} is not here; `cloister image pull` fetches it"
+        ) from None
+
+
+async def status(visit: Visit) -> Response:
+    """Return how far a build is, and what it has said since the last time."""
+    visit.require("templates:read")
+    build = visit.desk.builds.find(visit.caller.tenant, visit.further)
+    offset = visit.request.query_params.get("logsOffset", "0")
+    first = int(offset) if offset.isdecimal() and len(offset) < 9 else 0
+    entries = build.entries[first : first + _MOST_ENTRIES]
+    answer = {
+        "templateID": visit.named,
+        "buildID": build.id,
+        "status": build.status,
+        "logs": [entry["message"] for entry in entries],
+        "logEntries": entries,
+    }
+    return json_answer(answer if build.reason is None else {**answer, "reason": build.reason})
+
+
+BUILD_ROUTES: list[Route] = [
+    route("POST", "/v3/templates", ask),
+    route("GET", "/templates/{}/files/{}", file_link),
+    route("POST", "/v2/templates/{}/builds/{}", start),
+    route("GET", "/templates/{}/builds/{}/status", status),
+]
