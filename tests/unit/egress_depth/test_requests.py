@@ -89,3 +89,61 @@ async def proxied(doors: Any, line: bytes, port: int) -> bytes:
     seen = await asyncio.wait_for(reader.read(), 5)
     writer.close()
     return seen
+
+
+async def asked(doors: Any) -> dict[str, Any]:
+    """Return the question that the owner is asked."""
+    from cloister.egress import control
+
+    async with asyncio.timeout(5):
+        while True:
+            try:
+                frame = control.receive(doors.owner)
+            except BlockingIOError:
+                await asyncio.sleep(0.01)
+                continue
+            assert frame is not None
+            if frame[0]["do"] in ("ask", "withdraw"):
+                return frame[0]
+
+
+def asking(port: int) -> list[dict[str, Any]]:
+    """A rule that has a person asked about every request."""
+    return [{"name": "ask", "host": f"web.test:{port}", "methods": ["POST"], "effect": "ask"}]
+
+
+async def test_what_waits_for_a_person_is_sent_once_it_is_allowed(opened: Any, served: Any) -> None:
+    async with served() as far, opened(asking(far.port)) as doors:
+        reader, writer = await doors.connect("web.test", far.port)
+        head = b"POST /a?b HTTP/1.1\r\nHost: web.test:%d\r\nContent-Length: 4\r\n\r\n" % far.port
+        writer.write(head + b"body")
+        frame = await asked(doors)
+        question = frame["question"]
+        assert (question["method"], question["path"], question["target"]) == ("POST", "/a", "/a?b")
+        assert far.connections == 0
+        answer = {"how": "once", "who": "me", "reason": "", "until": None, "is_standing": False}
+        doors.ward.reply(frame["number"], answer)
+        assert b"200 OK" in await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 5)
+        writer.close()
+    assert [(path, body) for _, path, _, body in far.asked] == [("/a?b", b"body")]
+
+
+async def test_of_a_program_that_went_away_nothing_is_sent(
+    opened: Any, served: Any, client_of: Any, get: Any
+) -> None:
+    async with served() as far, opened(asking(far.port)) as doors:
+        _, writer = await doors.connect("web.test", far.port)
+        head = b"POST /a HTTP/1.1\r\nHost: web.test:%d\r\nContent-Length: 4\r\n\r\n" % far.port
+        writer.write(head + b"body")
+        assert (await asked(doors))["do"] == "ask"
+        writer.transport.abort()
+        assert (await asked(doors))["do"] == "withdraw"
+        client = client_of(*await doors.connect("web.test", far.port, alpn=("h2",)))
+        number = client.ask(*get(far.port, "/b", "POST"), body=b"body")
+        client.writer.write(client.http.data_to_send())
+        assert (await asked(doors))["do"] == "ask"
+        client.http.reset_stream(number)
+        client.writer.write(client.http.data_to_send())
+        assert (await asked(doors))["do"] == "withdraw"
+        client.writer.close()
+    assert far.connections == 0

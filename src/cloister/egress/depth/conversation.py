@@ -77,7 +77,14 @@ class Conversation:
         await self._agree(near)
         is_many = near.protocol == "h2"
         origin = self._origin(TRUST.context_for(depth.bundle, many=is_many))
-        terms = Terms(self._ward, self._name, self._port, is_tls=True, connection=self._number)
+        terms = Terms(
+            self._ward,
+            self._caller.sock,
+            self._name,
+            self._port,
+            is_tls=True,
+            connection=self._number,
+        )
         with contextlib.closing(origin):
             if is_many:
                 await self._watched(near, self._serve_many(near, origin, terms))
@@ -90,7 +97,14 @@ class Conversation:
         near = self._stream = PlainStream(self._caller.sock, unread, meter=self._ward.meter)
         bounds = self._ward.bounds
         one = NearH1(near, self._name, self._port, bounds, first.head)
-        terms = Terms(self._ward, self._name, self._port, is_tls=False, connection=self._number)
+        terms = Terms(
+            self._ward,
+            self._caller.sock,
+            self._name,
+            self._port,
+            is_tls=False,
+            connection=self._number,
+        )
         with contextlib.closing(self._origin(None)) as origin:
             await self._watched(near, self._serve_one(near, one, origin, terms, target))
 
@@ -184,6 +198,8 @@ class Conversation:
             task = asyncio.create_task(self._serve_half(link, half, origin, terms))
             self._requests.add(task)
             task.add_done_callback(self._requests.discard)
+            # Taken back: nobody is asked about it any more, and nothing of it is sent.
+            half.on_broken = task.cancel
 
         link.on_request = begin
         try:

@@ -40,6 +40,7 @@ class Half:
         self.has_body = False
         self.is_over = False
         self.broken: str | None = None
+        self.on_broken: Callable[[], object] | None = None
         # Each with what it takes of the window, which is given back when it has been passed on.
         self.pieces: deque[tuple[bytes, int]] = deque()
         self.changed = asyncio.Event()
@@ -165,6 +166,8 @@ class H2Link:
         if half is not None:
             half.broken = "the request was taken back"
             half.change()
+            if half.on_broken is not None:
+                half.on_broken()
             self._grown.set()
             self._grown = asyncio.Event()
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import socket
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from cloister.egress.bounds import Bounds
 from cloister.egress.depth.messages import Headers, RequestHead, ResponseHead, values_of, without
+from cloister.egress.presence import while_present
 from cloister.egress.refusal import Malformed, Refusal, Unreachable
 from cloister.egress.secrets.bound import Misplaced
 from cloister.egress.secrets.scrub import Finder, Scrubber
@@ -38,9 +40,17 @@ class Terms:
     """Of one connection to one host."""
 
     def __init__(
-        self, ward: Ward, name: str, port: int, *, is_tls: bool, connection: int | None
+        self,
+        ward: Ward,
+        sock: socket.socket,
+        name: str,
+        port: int,
+        *,
+        is_tls: bool,
+        connection: int | None,
     ) -> None:
         self._ward = ward
+        self._sock = sock
         self._name, self._port = name, port
         self._is_tls = is_tls
         self._connection = connection
@@ -87,34 +97,33 @@ class Terms:
         self, rule: str, request: HttpRequest, head: RequestHead, body: bytes
     ) -> Verdict:
         # As it came: a person decides without seeing a secret, and no answer has one in it.
-        return await self._ward.ask_for(
-            Question.of_request(
-                rule,
-                self._name,
-                self._port,
-                method=request.method,
-                path=request.canonical or head.path,
-                target=head.path,
-                headers=head.headers,
-                body=body,
-            )
+        question = Question.of_request(
+            rule,
+            self._name,
+            self._port,
+            method=request.method,
+            path=request.canonical or head.path,
+            target=head.path,
+            headers=head.headers,
+            body=body,
         )
+        # For a program that is gone nobody is asked, and nothing is sent.
+        return await while_present(self._sock, self._ward.ask_for(question))
 
     async def _require_first_use(self, name: str, place: str, request: HttpRequest) -> None:
         ward = self._ward
         if name in ward.asked_secrets or not ward.secrets.asks_first(name):
             return
-        await ward.ask_for(
-            Question(
-                "secret",
-                f"secrets.{name}",
-                self._name,
-                self._port,
-                method=request.method,
-                path=request.canonical or "",
-                subject=f"{name} in {place}",
-            )
+        question = Question(
+            "secret",
+            f"secrets.{name}",
+            self._name,
+            self._port,
+            method=request.method,
+            path=request.canonical or "",
+            subject=f"{name} in {place}",
         )
+        await while_present(self._sock, ward.ask_for(question))
         ward.asked_secrets.add(name)
 
     def scrubber(self) -> Scrubber | None:
