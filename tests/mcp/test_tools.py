@@ -9,6 +9,7 @@ import mcp_types as wire
 import pytest
 
 from cloister import Sandbox
+from cloister.node import open_store
 
 PNG = (
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5Er"
@@ -209,6 +210,7 @@ async def test_a_kept_sandbox_is_there_again(connect) -> None:
         assert await sandbox.files.read("/workspace/mine") == b"still here"
         async with connect(*kept) as call:
             assert "mcp-kept" in await call.fails("read", path="mine")
+    (await open_store()).kept.remove("mcp-kept")
 
 
 async def test_a_sandbox_that_ended_is_told_and_made_anew(connect) -> None:

@@ -24,6 +24,7 @@ from cloister.sandbox import Sandbox
 
 if TYPE_CHECKING:
     from cloister.mcp.desks import Desks
+    from cloister.sandbox.approving import Approve
 
 TOKEN_VARIABLE = "CLOISTER_MCP_TOKEN"  # noqa: S105
 
@@ -128,12 +129,13 @@ def _desks(wanted: Wanted) -> Desks:
     from cloister.mcp.desk import Desk
     from cloister.mcp.desks import Desks
 
-    async def open_one() -> Sandbox:
+    async def open_one(approve: Approve) -> Sandbox:
         sandbox = Sandbox(
             wanted.policy,
             label=wanted.label or "mcp",
             keep=wanted.keep,
             template=wanted.template,
+            approve=approve,
         )
         with told_busy(wanted.keep or ""):
             await sandbox.open()

@@ -7,16 +7,17 @@ import contextlib
 
 from cloister.mcp import arguments as ask
 from cloister.mcp import results as told
-from cloister.mcp.commands import Tell, describe
+from cloister.mcp.commands import Caller, Running, describe
 from cloister.mcp.desk import Desk
 from cloister.mcp.failure import ToolFailure
+from cloister.mcp.questions import InputNeeded
 from cloister.mcp.tool import Told
 from cloister.model import format_duration
 
 _USUAL_TIMEOUT_S = 120.0
 
 
-async def run(desk: Desk, given: ask.RunArguments, tell: Tell) -> Told:
+async def run(desk: Desk, given: ask.RunArguments, caller: Caller) -> Told:
     """Run a command to its end, or start it and let it run on."""
     sandbox = await desk.sandbox()
     most_s = desk.policy.limits.wall
@@ -30,13 +31,26 @@ async def run(desk: Desk, given: ask.RunArguments, tell: Tell) -> Told:
     limit_s = None if given.background else timeout_s
     running = await desk.commands.start(sandbox, given.command, cwd, limit_s)
     if not given.background:
-        await desk.commands.finish(running, tell)
-        await sandbox.end_step(given.command)
+        return await finish(desk, given, running, caller)
     answer = running.answer(running.spool.overview(running.name))
     return Told(answer, _shown(answer))
 
 
-async def output(desk: Desk, given: ask.OutputArguments, tell: Tell) -> Told:
+async def finish(desk: Desk, given: ask.RunArguments, running: Running, caller: Caller) -> Told:
+    """Wait for the end of a command, also of one that was left while a person was asked."""
+    try:
+        await desk.commands.finish(running, caller, desk.questions)
+    except InputNeeded as needed:
+        # Those who never came back are forgotten once their command has ended.
+        desk.left = {id: each for id, each in desk.left.items() if not each.ended}
+        desk.left[needed.pending.id] = running
+        raise
+    await (await desk.sandbox()).end_step(given.command)
+    answer = running.answer(running.spool.overview(running.name))
+    return Told(answer, _shown(answer))
+
+
+async def output(desk: Desk, given: ask.OutputArguments, caller: Caller) -> Told:
     """Return more of what a command printed."""
     running = desk.commands.find(given.process)
     if given.cursor > running.spool.total:
@@ -52,7 +66,7 @@ async def output(desk: Desk, given: ask.OutputArguments, tell: Tell) -> Told:
     return Told(answer, _shown(answer))
 
 
-async def stop(desk: Desk, given: ask.StopArguments, tell: Tell) -> Told:
+async def stop(desk: Desk, given: ask.StopArguments, caller: Caller) -> Told:
     """End a command and everything it started."""
     running = desk.commands.find(given.process)
     await desk.commands.stop(running)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections.abc import Awaitable, Callable
+from typing import Any, Protocol
 
 from cloister.errors import CloisterError
 from cloister.mcp.failure import ToolFailure
+from cloister.mcp.questions import InputNeeded, Pending, Questions
 from cloister.mcp.results import RunAnswer
 from cloister.mcp.spool import Page, Spool
 from cloister.model import Reason, Result, quote
@@ -24,7 +24,19 @@ _MAXIMUM_HELD_BYTES = 64 * 2**20
 _MAXIMUM_ENDED = 64
 _TELL_EVERY_S = 1.0
 
-Tell = Callable[[float, str], Awaitable[None]]
+
+class Caller(Protocol):
+    """Whoever waits for a tool: hears how far it is, and can perhaps ask a person."""
+
+    @property
+    def can_ask(self) -> bool:
+        """Whether its client has a person to ask."""
+
+    async def tell(self, seconds: float, line: str) -> None:
+        """Tell how long it takes already, and what was printed last."""
+
+    async def ask(self, pending: Pending) -> None:
+        """Have a person asked, or raise InputNeeded if they can be only between two calls."""
 
 
 class Running:
@@ -89,17 +101,24 @@ class Commands:
         self._known[running.name] = running
         return running
 
-    async def finish(self, running: Running, tell: Tell) -> None:
-        """Wait for its end and tell how far it is meanwhile; if nobody waits any more, end it."""
+    async def finish(self, running: Running, caller: Caller, questions: Questions) -> None:
+        """Wait for its end and tell how far it is meanwhile; if nobody waits any more, end it.
+
+        What must be asked of a person meanwhile is asked through the caller, if they can.
+        """
         seconds = 0.0
         try:
             while not running.ended:
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(_TELL_EVERY_S):
-                        await asyncio.shield(running.follower)
-                if not running.ended:
+                await _first_of(running.follower, questions if caller.can_ask else None)
+                pending = questions.take() if caller.can_ask else None
+                if pending is not None:
+                    await _ask(caller, pending, running)
+                elif not running.ended:
                     seconds += _TELL_EVERY_S
-                    await tell(seconds, running.spool.last_line())
+                    await caller.tell(seconds, running.spool.last_line())
+        except InputNeeded:
+            # Whoever asked comes back with the answer; until then its own time runs.
+            raise
         except BaseException:
             # Whoever asked has cancelled or is gone: no process is left running for nobody.
             await asyncio.shield(running.process.stop())
@@ -132,6 +151,32 @@ class Commands:
             if not ended or (held <= _MAXIMUM_HELD_BYTES and len(ended) < _MAXIMUM_ENDED):
                 return
             del self._known[ended[0].name]
+
+
+async def _first_of(follower: asyncio.Task[None], questions: Questions | None) -> None:
+    """Wait for the end of a command, a question, or a second."""
+    waited: set[asyncio.Task[None]] = {follower}
+    news = None
+    if questions is not None:
+        news = asyncio.ensure_future(questions.wait_new())
+        waited.add(news)
+    try:
+        await asyncio.wait(waited, timeout=_TELL_EVERY_S, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        if news is not None:
+            news.cancel()
+
+
+async def _ask(caller: Caller, pending: Pending, running: Running) -> None:
+    """Have it asked until it is answered, there or elsewhere, or its command has ended."""
+    asking = asyncio.ensure_future(caller.ask(pending))
+    try:
+        waited: set[asyncio.Future[Any]] = {asking, pending.answer, running.follower}
+        await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
+        if asking.done():
+            asking.result()
+    finally:
+        asking.cancel()
 
 
 def describe(answer: RunAnswer) -> str:

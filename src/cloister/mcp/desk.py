@@ -7,14 +7,16 @@ import posixpath
 from collections.abc import Awaitable, Callable
 
 from cloister.errors import CloisterError
-from cloister.mcp.commands import Commands
+from cloister.mcp.commands import Commands, Running
 from cloister.mcp.failure import has_ended
+from cloister.mcp.questions import Questions
 from cloister.node import open_store
 from cloister.policy import Policy, Storage
 from cloister.sandbox import Sandbox
+from cloister.sandbox.approving import Approve
 
-# Makes the sandbox and fills it; nothing of it exists if that raises.
-Opener = Callable[[], Awaitable[Sandbox]]
+# Makes the sandbox and fills it; nothing of it exists if that raises. It is given whom to ask.
+Opener = Callable[[Approve], Awaitable[Sandbox]]
 
 
 class Desk:
@@ -23,6 +25,9 @@ class Desk:
     def __init__(self, policy: Policy, opener: Opener, *, kept: bool) -> None:
         self.policy = policy
         self.commands = Commands()
+        self.questions = Questions()
+        # Commands whose client went to ask a person, by the question's id.
+        self.left: dict[str, Running] = {}
         self.is_kept = kept
         # Snapshots of what is not kept are named here alone: a name in the store outlives us.
         self.names: dict[str, str] = {}
@@ -47,7 +52,7 @@ class Desk:
             if self._sandbox is not None and self._sandbox.is_running:
                 return self._sandbox
             await self._let_go()
-            opened = await self._opener()
+            opened = await self._opener(self.questions.approve)
             if self._closed:
                 # The client went while it was made.
                 await opened.stop()
@@ -78,6 +83,7 @@ class Desk:
         sandbox, self._sandbox = self._sandbox, None
         self.commands.forget_all()
         self.names.clear()
+        self.left.clear()
         if sandbox is not None:
             await sandbox.stop()
             if self.has_snapshots and not self.is_kept:

@@ -10,7 +10,7 @@ from cloister.errors import NotFound
 from cloister.mcp import arguments as ask
 from cloister.mcp import editing, reading, searching
 from cloister.mcp import results as told
-from cloister.mcp.commands import Tell
+from cloister.mcp.commands import Caller
 from cloister.mcp.desk import Desk
 from cloister.mcp.failure import ToolFailure
 from cloister.mcp.resources import link_to
@@ -20,7 +20,7 @@ from cloister.sandbox.entries import Entry, Kind
 _MAXIMUM_WRITTEN_BYTES = 16 * 2**20
 
 
-async def read(desk: Desk, given: ask.ReadArguments, tell: Tell) -> Told:
+async def read(desk: Desk, given: ask.ReadArguments, caller: Caller) -> Told:
     """Return lines of a file, or an image."""
     sandbox, path = await desk.sandbox(), await desk.resolve(given.path)
     beginning, size = await reading.look(sandbox, path)
@@ -50,7 +50,7 @@ async def read(desk: Desk, given: ask.ReadArguments, tell: Tell) -> Told:
     return Told(answer, text)
 
 
-async def write(desk: Desk, given: ask.WriteArguments, tell: Tell) -> Told:
+async def write(desk: Desk, given: ask.WriteArguments, caller: Caller) -> Told:
     """Write a whole file."""
     sandbox, path = await desk.sandbox(), await desk.resolve(given.path)
     try:
@@ -84,7 +84,7 @@ async def _present(desk: Desk, path: str) -> Entry | None:
     return found
 
 
-async def edit(desk: Desk, given: ask.EditArguments, tell: Tell) -> Told:
+async def edit(desk: Desk, given: ask.EditArguments, caller: Caller) -> Told:
     """Replace exact text in a file."""
     sandbox, path = await desk.sandbox(), await desk.resolve(given.path)
     await reading.look(sandbox, path)
@@ -95,7 +95,7 @@ async def edit(desk: Desk, given: ask.EditArguments, tell: Tell) -> Told:
     return Told(answer, f"replaced {replaced} at line {line} of {path}; it now reads:\n{around}")
 
 
-async def search(desk: Desk, given: ask.SearchArguments, tell: Tell) -> Told:
+async def search(desk: Desk, given: ask.SearchArguments, caller: Caller) -> Told:
     """Find lines by a pattern, or files by a glob."""
     sandbox, path = await desk.sandbox(), await desk.resolve(given.path)
     await sandbox.files.stat(path)
@@ -118,7 +118,7 @@ async def search(desk: Desk, given: ask.SearchArguments, tell: Tell) -> Told:
     return Told(answer, "\n".join(lines) or "nothing found")
 
 
-async def list_(desk: Desk, given: ask.ListArguments, tell: Tell) -> Told:
+async def list_(desk: Desk, given: ask.ListArguments, caller: Caller) -> Told:
     """Return what is in a directory."""
     sandbox, path = await desk.sandbox(), await desk.resolve(given.path)
     entries = await sandbox.files.list(path, limit=given.limit + 1)

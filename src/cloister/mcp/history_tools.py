@@ -5,18 +5,18 @@ from __future__ import annotations
 from cloister.mcp import arguments as ask
 from cloister.mcp import history
 from cloister.mcp import results as told
-from cloister.mcp.commands import Tell
+from cloister.mcp.commands import Caller
 from cloister.mcp.desk import Desk
 from cloister.mcp.tool import Told
 
 
-async def snapshot(desk: Desk, given: ask.SnapshotArguments, tell: Tell) -> Told:
+async def snapshot(desk: Desk, given: ask.SnapshotArguments, caller: Caller) -> Told:
     """Save what is on the disk now."""
     taken = history.moment(await history.take(desk, given.name), desk)
     return Told(told.SnapshotAnswer(snapshot=taken), f"saved as {taken.name or taken.id}")
 
 
-async def snapshots(desk: Desk, given: ask.SnapshotsArguments, tell: Tell) -> Told:
+async def snapshots(desk: Desk, given: ask.SnapshotsArguments, caller: Caller) -> Told:
     """Return what can be gone back to."""
     sandbox = await desk.sandbox()
     known = [history.moment(each, desk) for each in await sandbox.snapshots()]
@@ -24,7 +24,7 @@ async def snapshots(desk: Desk, given: ask.SnapshotsArguments, tell: Tell) -> To
     return Told(told.SnapshotsAnswer(snapshots=known), "\n".join(lines) or "there are none yet")
 
 
-async def rewind(desk: Desk, given: ask.RewindArguments, tell: Tell) -> Told:
+async def rewind(desk: Desk, given: ask.RewindArguments, caller: Caller) -> Told:
     """Make the disk what it was; commands end."""
     sandbox = await desk.sandbox()
     target = await history.find(desk, given.to)
@@ -35,7 +35,7 @@ async def rewind(desk: Desk, given: ask.RewindArguments, tell: Tell) -> Told:
     )
 
 
-async def diff(desk: Desk, given: ask.DiffArguments, tell: Tell) -> Told:
+async def diff(desk: Desk, given: ask.DiffArguments, caller: Caller) -> Told:
     """Return what changed."""
     sandbox, path = await desk.sandbox(), await desk.resolve(given.path)
     earlier = None if given.since is None else await history.find(desk, given.since)

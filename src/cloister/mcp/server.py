@@ -7,20 +7,22 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import mcp_types as wire
-from mcp.server import Server, ServerRequestContext
+from mcp.server import Server
 from mcp.shared.exceptions import MCPError
 from pydantic import ValidationError
 
 from cloister.errors import CloisterError
 from cloister.mcp import resources
+from cloister.mcp.arguments import Arguments, RunArguments
+from cloister.mcp.calling import Call, Calling, needed, take_answer
 from cloister.mcp.catalogue import instructions, offered
+from cloister.mcp.command_tools import finish
 from cloister.mcp.desk import Desk
 from cloister.mcp.desks import SESSION_HEADER, Desks
-from cloister.mcp.failure import explain
+from cloister.mcp.failure import ToolFailure, explain
+from cloister.mcp.questions import InputNeeded
 from cloister.mcp.tool import Told, Tool
 from cloister.model import quote
-
-Call = ServerRequestContext[Desks, Any]
 
 
 def make_server(desks: Desks, version: str) -> Server[Desks]:
@@ -62,26 +64,39 @@ async def _list_tools(
     )
 
 
-async def _call_tool(call: Call, params: wire.CallToolRequestParams) -> wire.CallToolResult:
+async def _call_tool(
+    call: Call, params: wire.CallToolRequestParams
+) -> wire.CallToolResult | wire.InputRequiredResult:
     desk = _desk(call)
     tool = next((each for each in offered(desk) if each.name == params.name), None)
     if tool is None:
         names = ", ".join(each.name for each in offered(desk))
         return _failed(f"no tool {quote(params.name)}; there are: {names}")
-
-    async def tell(seconds: float, line: str) -> None:
-        await call.session.report_progress(seconds, None, line or None)
-
     try:
-        return _succeeded(await _act(tool, desk, params.arguments or {}, tell))
+        given = tool.takes.model_validate(params.arguments or {})
+        if params.request_state is None:
+            return _succeeded(await tool.act(desk, given, Calling(call)))
+        return _succeeded(await _go_on(desk, given, params, Calling(call)))
+    except InputNeeded as stop:
+        return needed(stop.pending)
     except ValidationError as error:
         return _failed(_wrong_arguments(tool, error))
     except CloisterError as error:
         return _failed(explain(await desk.take_leave(error)))
 
 
-async def _act(tool: Tool, desk: Desk, given: dict[str, Any], tell: Any) -> Told:
-    return await tool.act(desk, tool.takes.model_validate(given), tell)
+async def _go_on(
+    desk: Desk, given: Arguments, params: wire.CallToolRequestParams, calling: Calling
+) -> Told:
+    """Go on with a command whose client has been to ask a person."""
+    state = params.request_state or ""
+    running = desk.left.pop(state, None)
+    if running is None or not isinstance(given, RunArguments):
+        raise ToolFailure("nothing waits for this answer any more; call the tool anew")
+    pending = desk.questions.find(state)
+    if pending is not None:
+        take_answer(pending, params.input_responses)
+    return await finish(desk, given, running, calling)
 
 
 def _wrong_arguments(tool: Tool, error: ValidationError) -> str:

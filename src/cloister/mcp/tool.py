@@ -10,7 +10,7 @@ import mcp_types as wire
 
 from cloister.mcp import arguments as ask
 from cloister.mcp import results as told
-from cloister.mcp.commands import Tell
+from cloister.mcp.commands import Caller
 from cloister.mcp.desk import Desk
 
 
@@ -24,7 +24,7 @@ class Told:
 
 
 # Each takes the arguments of its own kind, which its tool names.
-Act = Callable[[Desk, Any, Tell], Awaitable[Told]]
+Act = Callable[[Desk, Any, Caller], Awaitable[Told]]
 
 
 @dataclass(frozen=True, slots=True)
