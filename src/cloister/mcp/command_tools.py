@@ -45,8 +45,10 @@ async def finish(desk: Desk, given: ask.RunArguments, running: Running, caller: 
         desk.left = {id: each for id, each in desk.left.items() if not each.ended}
         desk.left[needed.pending.id] = running
         raise
-    await (await desk.sandbox()).end_step(given.command)
+    # Raises if the sandbox has ended; another one must not be made for the sake of a step.
     answer = running.answer(running.spool.overview(running.name))
+    if desk.present is not None:
+        await desk.present.end_step(given.command)
     return Told(answer, _shown(answer))
 
 
