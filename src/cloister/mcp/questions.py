@@ -7,6 +7,7 @@ import secrets
 from dataclasses import dataclass, field
 from typing import Any
 
+from cloister.errors import RequestError
 from cloister.model.approvals import Answer, Question, parse_how
 
 _WHO = "mcp client"
@@ -46,7 +47,7 @@ class InputNeeded(Exception):
     """The call cannot go on before its client has asked a person and comes back."""
 
     def __init__(self, pending: Pending) -> None:
-        super().__init__("input needed")
+        super().__init__("a person must be asked before this call can go on")
         self.pending = pending
 
 
