@@ -43,7 +43,7 @@ class Pending:
         return "\n".join(["The sandbox asks to let this through:", *self.question.lines()])
 
 
-class InputNeeded(Exception):
+class InputNeeded(RequestError):
     """The call cannot go on before its client has asked a person and comes back."""
 
     def __init__(self, pending: Pending) -> None:
