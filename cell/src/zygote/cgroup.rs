@@ -1,5 +1,6 @@
 //! Control groups: made and filled by the launcher, so that limits hold before the guest exists.
 
+use super::weight::Weight;
 use crate::contain::step::during;
 use crate::plan::Limit;
 use crate::sys::{fd, libc, mount, socket};
@@ -10,15 +11,25 @@ use std::rc::Rc;
 /// A directory that groups are made in, held open: the launcher's own view does not have it.
 /// `unified` is the v2 hierarchy.
 pub struct Parent {
-    dir: Rc<OwnedFd>,
+    dir: OwnedFd,
     unified: bool,
+    weight: Option<Weight>,
 }
 
 impl Parent {
-    pub fn open(path: &[u8], unified: bool) -> io::Result<Parent> {
+    /// `weighs` where the directory is for sandboxes alone, and ours.
+    pub fn open(path: &[u8], unified: bool, weighs: bool) -> io::Result<Parent> {
         let dir = fd::open(path, libc::O_RDONLY | libc::O_DIRECTORY, 0);
         let dir = dir.map_err(|e| during(e, format!("opening {}", String::from_utf8_lossy(path))))?;
-        Ok(Parent { dir: Rc::new(dir), unified })
+        let weight = if weighs { Weight::of(&dir) } else { None };
+        Ok(Parent { dir, unified, weight })
+    }
+
+    /// There is one more in it, or one less.
+    fn changed(&self) {
+        if let Some(weight) = &self.weight {
+            weight.say(&self.dir);
+        }
     }
 }
 
@@ -29,7 +40,7 @@ const FREEZE_WAIT_MS: i32 = 50;
 /// The groups of one sandbox, one in each hierarchy.
 #[derive(Default)]
 pub struct Groups {
-    made: Vec<Rc<OwnedFd>>,
+    made: Vec<Rc<Parent>>,
     name: String,
     unified: Option<OwnedFd>,
     /// Where the child writes itself into the groups that clone cannot place it in.
@@ -42,7 +53,7 @@ impl Groups {
     /// its root. On an error the caller removes what was made.
     pub fn make(
         &mut self,
-        parents: &[Parent],
+        parents: &[Rc<Parent>],
         unified: bool,
         name: &str,
         limits: &[Limit],
@@ -52,7 +63,8 @@ impl Groups {
             let at = parent.dir.as_raw_fd();
             mount::mkdirat(at, name.as_bytes(), 0o755)
                 .map_err(|e| during(e, format!("making the group {name}")))?;
-            self.made.push(parent.dir.clone());
+            self.made.push(parent.clone());
+            parent.changed();
             let group = fd::openat(at, name, libc::O_PATH | libc::O_DIRECTORY, 0)?;
             for limit in limits.iter().filter(|limit| usize::from(limit.group) == index) {
                 write(&group, limit)?;
@@ -108,10 +120,13 @@ impl Groups {
         self.doors.clear();
         let mut busy = Vec::new();
         for parent in std::mem::take(&mut self.made) {
-            match mount::unlinkat(parent.as_raw_fd(), self.name.as_bytes(), true) {
+            match mount::unlinkat(parent.dir.as_raw_fd(), self.name.as_bytes(), true) {
                 Err(error) if error.raw_os_error() == Some(libc::EBUSY) => busy.push(parent),
                 Err(error) if error.raw_os_error() == Some(libc::ENOENT) => {}
-                other => other?,
+                other => {
+                    other?;
+                    parent.changed();
+                }
             }
         }
         self.made = busy;

@@ -14,6 +14,7 @@ use crate::sys::{fd, libc, mount, process, socket};
 use crate::wire::codec::{Malformed, Reader, Writer};
 use std::io;
 use std::os::unix::io::{AsRawFd, OwnedFd, RawFd};
+use std::rc::Rc;
 
 /// The network namespace is not among them: the launcher made it beforehand and lives in it, so
 /// that the guest inherits it without the right to change it.
@@ -25,7 +26,7 @@ const MAX_REPORT: usize = 4 * 1024;
 pub struct Nursery {
     pub views: Views,
     pub name: String,
-    pub parents: Vec<Parent>,
+    pub parents: Vec<Rc<Parent>>,
     pub filters: Vec<(Options, Vec<Instruction>)>,
     pub keep_core_limit: bool,
 }

@@ -12,6 +12,7 @@ pub mod nftables;
 pub mod rootless;
 pub mod template;
 pub mod views;
+pub mod weight;
 
 use crate::contain::seccomp::{self, rules::Options};
 use crate::contain::step;
@@ -26,6 +27,7 @@ use message::{Configuration, Request, AWAKE, FAILED, FROZEN, GONE, LAUNCHED, REA
 use std::collections::HashMap;
 use std::io;
 use std::os::unix::io::{AsRawFd, OwnedFd, RawFd};
+use std::rc::Rc;
 use views::Views;
 
 const HOST: u64 = 0;
@@ -161,10 +163,11 @@ impl Zygote {
     fn configure(&mut self, configuration: &Configuration) -> io::Result<()> {
         rootless::enter(configuration)?;
         template::build(configuration)?;
+        let is_root = matches!(configuration.ids, message::Ids::Root);
         let parents = configuration
             .groups
             .iter()
-            .map(|(path, unified)| Parent::open(path, *unified))
+            .map(|(path, unified)| Parent::open(path, *unified, is_root).map(Rc::new))
             .collect::<io::Result<Vec<_>>>()?;
         let keep_core_limit = core_dumps_have_a_handler()?;
         let variants = [(false, false), (false, true), (true, false), (true, true)];
