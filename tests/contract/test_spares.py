@@ -11,13 +11,21 @@ import pytest
 
 from cloister import Limits, Mount, RequestError, Sandbox
 from cloister.node import Node
+from cloister.runtime.namespace import spare
 from cloister.runtime.namespace.spare import AGE_S, SETTING
+from cloister.verify.cases.owners import wait_paused
 from cloister.verify.resources import count_resources, descendants, launcher_pids, wait_baseline
 
 OTHER = Limits(memory="64MiB", pids=16, disk="8MiB")
 DEADLINE_S = 20.0
 
 Kind = Callable[[], Sandbox]
+
+
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is in stock stays there for a test, on a machine of whatever speed."""
+    monkeypatch.setattr(spare, "AGE_S", 3 * DEADLINE_S)
 
 
 def plain() -> Sandbox:
@@ -52,15 +60,15 @@ async def test_the_first_sandbox_leaves_no_spare_and_the_third_gets_one() -> Non
     await pid_of_one()
     await Node.current().fill_spares()
     assert guests() == []
-    spare = await make_spare()
-    assert await pid_of_one() == spare
+    stocked = await make_spare()
+    assert await pid_of_one() == stocked
 
 
 async def test_a_spare_is_given_once() -> None:
-    spare = await make_spare()
+    stocked = await make_spare()
     async with Sandbox() as first, Sandbox() as second:
-        assert first._running().pid == spare
-        assert second._running().pid != spare
+        assert first._running().pid == stocked
+        assert second._running().pid != stocked
         await first.files.write("/tmp/mark", "first")
         assert (await second.run("ls /tmp")).stdout == ""
         assert first._running().plan.digest != second._running().plan.digest or one_id(first)
@@ -71,7 +79,7 @@ def one_id(sandbox: Sandbox) -> bool:
 
 
 async def test_many_at_once_get_one_spare_between_them() -> None:
-    spare = await make_spare()
+    stocked = await make_spare()
 
     async def pid() -> int:
         async with Sandbox() as sandbox:
@@ -80,16 +88,16 @@ async def test_many_at_once_get_one_spare_between_them() -> None:
 
     pids = await asyncio.gather(*(pid() for _ in range(8)))
     assert len(set(pids)) == 8
-    assert pids.count(spare) == 1
+    assert pids.count(stocked) == 1
 
 
 async def test_a_spare_has_the_posture_and_the_limits_of_a_fresh_one() -> None:
     fresh = Sandbox()
     fresh._amend = lambda plan: plan
-    spare = await make_spare()
+    stocked = await make_spare()
     async with Sandbox() as given, fresh:
         one, other = fresh._running(), given._running()
-        assert (one.pid == spare, other.pid == spare) == (False, True)
+        assert (one.pid == stocked, other.pid == stocked) == (False, True)
         own = {"uid_map"}
         assert {k: v for k, v in one.posture.facts.items() if k not in own} == {
             k: v for k, v in other.posture.facts.items() if k not in own
@@ -104,10 +112,10 @@ async def test_a_spare_has_the_posture_and_the_limits_of_a_fresh_one() -> None:
 
 
 async def test_a_spare_is_not_given_to_another_policy_and_ends_when_that_is_used() -> None:
-    spare = await make_spare()
-    pidfd = os.pidfd_open(spare)
+    stocked = await make_spare()
+    pidfd = os.pidfd_open(stocked)
     async with Sandbox(limits=OTHER) as other:
-        assert other._running().pid != spare
+        assert other._running().pid != stocked
         assert other._running().plan.room.disk_bytes == OTHER.disk
         await wait_ended(pidfd)
 
@@ -121,7 +129,8 @@ async def test_what_is_opened_for_each_sandbox_is_not_opened_ahead(tmp_path: Pat
     assert guests() == []
 
 
-async def test_nobody_comes_and_nothing_is_left() -> None:
+async def test_nobody_comes_and_nothing_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(spare, "AGE_S", AGE_S)
     await pid_of_one()
     baseline = await wait_baseline()
     began = asyncio.get_running_loop().time()
@@ -135,24 +144,31 @@ async def test_nobody_comes_and_nothing_is_left() -> None:
 
 
 async def test_a_spare_that_was_killed_is_not_given() -> None:
-    spare = await make_spare()
-    pidfd = os.pidfd_open(spare)
-    os.kill(spare, 9)
+    stocked = await make_spare()
+    pidfd = os.pidfd_open(stocked)
+    os.kill(stocked, 9)
     await wait_ended(pidfd)
-    await Node.current().end_spares()
-    assert await pid_of_one() != spare
+    async with asyncio.timeout(DEADLINE_S):
+        # The launcher tells of the end in a moment.
+        while Node.current()._runtimes["namespace"]._spare._plan is not None:
+            await asyncio.sleep(0.01)
+    assert await pid_of_one() != stocked
 
 
 async def test_giving_up_on_a_spare_that_is_not_ready_ends_it() -> None:
-    for _ in range(2):
-        await pid_of_one()
+    await pid_of_one()
+    keeper = Node.current()._runtimes["namespace"]._spare
+    another = keeper._another
+    keeper._another = lambda plan: another(plan).rehearsing("pause", "root")
+    await pid_of_one()
     filling = asyncio.create_task(Node.current().fill_spares())
-    await asyncio.sleep(0)
+    await wait_paused(os.getpid(), "guest")
     opening = asyncio.create_task(Sandbox().open())
     await asyncio.sleep(0)
     opening.cancel()
     await asyncio.wait([filling, opening])
     assert opening.cancelled()
+    keeper._another = another
     await Node.current().end_spares()
     assert guests() == []
     assert await pid_of_one()
