@@ -221,6 +221,8 @@ async def test_a_fork_has_no_secrets_unless_they_are_granted(
                 (await each.run("echo -n $TOKEN")).stdout for each in (sandbox, bare, granted, full)
             ]
     assert seen[1] == seen[2] == ""
+    # Neither the disk, nor the snapshot, nor the policy that is kept with it has the value.
+    assert found_in(Path(os.environ["CLOISTER_STATE"]), b"ghp_0123456789abcdef0123") == []
     assert len(seen[0]) == len(seen[3]) == 24
     assert seen[0] != seen[3]
 

@@ -32,3 +32,26 @@ async def test_what_is_lost_is_counted_and_nothing_else_is_lost() -> None:
     loud = [each["number"] for each in kept if each["sandbox"] == "loud"]
     assert loud == sorted(loud)
     assert lost == total - len(loud)
+
+
+async def test_long_paths_of_many_requests_fit_into_frames() -> None:
+    ours, theirs = control.pair()
+    theirs.setblocking(False)
+    reports = Reports(theirs, asyncio.get_running_loop())
+    for number in range(200):
+        reports.tell(
+            "box", {"kind": "request", "id": number, "path": '"' * 1000, "reason": "\\" * 500}
+        )
+    seen: list[int] = []
+    async with asyncio.timeout(5):
+        while len(seen) < 200:
+            try:
+                received = control.receive(ours)
+            except BlockingIOError:
+                await asyncio.sleep(0)
+                continue
+            assert received is not None
+            seen += [event["id"] for event in received[0]["events"]]
+    assert seen == list(range(200))
+    ours.close()
+    theirs.close()
