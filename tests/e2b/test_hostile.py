@@ -260,7 +260,6 @@ def test_a_create_that_is_wrong_is_refused_in_json(
         ("POST", "/v3/templates"),
         ("POST", "/templates/tags"),
         ("GET", "/secrets"),
-        ("GET", "/volumecontent/x/path?path=/"),
         ("GET", "/sandboxes/x/logs"),
     ],
 )

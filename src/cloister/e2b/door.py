@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from cloister.e2b import control, envd
+from cloister.e2b import control, envd, volume_content
 from cloister.e2b.answers import answering, error_answer, json_answer
 from cloister.e2b.asleep import Asleep
 from cloister.e2b.box import Box, own_id, public_id
@@ -27,6 +27,7 @@ from cloister.e2b.sandbox_routes import SANDBOX_ROUTES
 from cloister.e2b.signature import claim_in
 from cloister.e2b.snapshot_routes import SNAPSHOT_ROUTES
 from cloister.e2b.template_routes import TEMPLATE_ROUTES
+from cloister.e2b.volume_routes import VOLUME_ROUTES
 from cloister.errors import Exhausted
 from cloister.server.app import House
 from cloister.server.resident import Resident
@@ -34,7 +35,13 @@ from cloister.store.place import state_directory
 
 _UPLOAD = re.compile(r"/templates/[^/]+/files/[0-9a-f]{64}")
 _HOST = re.compile(r"(\d{1,5})-(i[a-z0-9]+)\.")
-_ROUTES = [*SANDBOX_ROUTES, *SNAPSHOT_ROUTES, *BUILD_ROUTES, *TEMPLATE_ROUTES]
+_ROUTES = [
+    *SANDBOX_ROUTES,
+    *SNAPSHOT_ROUTES,
+    *BUILD_ROUTES,
+    *TEMPLATE_ROUTES,
+    *VOLUME_ROUTES,
+]
 _ANYWHERE = {
     "access-control-allow-origin": "*",
     "access-control-expose-headers": "*",
@@ -73,6 +80,8 @@ class E2BDoor:
         request = Request(scope, receive)
         if address is None and request.method == "PUT" and _UPLOAD.fullmatch(scope["path"]):
             response = await answering(partial(put_file, self._desk))(request)
+        elif address is None and scope["path"].startswith("/volumecontent/"):
+            response = await volume_content.answer(self._desk, request)
         elif address is None and scope["path"] != "/files":
             response = await control.answer(self._desk, _ROUTES, request)
         elif request.method == "OPTIONS":

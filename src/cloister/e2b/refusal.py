@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from cloister.errors import (
     AlreadyExists,
+    Busy,
     CannotEnforce,
     CloisterError,
     Denied,
@@ -70,6 +71,8 @@ def _code_of(error: CloisterError) -> str:
             return "permission_denied"
         case Unsupported() | CannotEnforce():
             return "unimplemented"
+        case Busy():
+            return "failed_precondition"
         case RequestError():
             return "invalid_argument"
         case Denied():
@@ -84,6 +87,8 @@ def _code_of(error: CloisterError) -> str:
 
 
 def _status_of(error: CloisterError) -> int | None:
+    if isinstance(error, Busy):
+        return 409
     # REST says of a full disk that there is no space, not that the caller should slow down.
     if isinstance(error, Exhausted) and error.limit in ("disk", "inodes"):
         return 507

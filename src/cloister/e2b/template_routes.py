@@ -1,4 +1,4 @@
-"""The control API of templates and volumes: what is there is shown; it is made elsewhere."""
+"""The control API of templates that are there; `build_routes` makes them."""
 
 from __future__ import annotations
 
@@ -7,19 +7,16 @@ from typing import Any
 
 from starlette.responses import Response
 
-from cloister.e2b import fields
-from cloister.e2b.answers import empty_answer, error_answer, json_answer, read_json
+from cloister.e2b.answers import error_answer, json_answer
 from cloister.e2b.control import Route, Visit, route
 from cloister.e2b.envd import VERSION
-from cloister.e2b.refusal import CallRefused
 from cloister.e2b.shown import when
 from cloister.e2b.wanted import OWN_TEMPLATES, plain_reference
 from cloister.errors import NotFound
 from cloister.node.templates import TemplateRecord
 from cloister.server.shelves import shown_template
 
-_HOW_TO_BUILD = "templates are not built over this API; use `cloister template build`"
-_HOW_TO_FILL = "the content of volumes is not served over this API; mount one in a sandbox"
+_HOW_TO_BUILD = "this way of building is not supported; use `Template.build` of a current SDK"
 
 
 async def list_all(visit: Visit) -> Response:
@@ -99,48 +96,6 @@ async def build(visit: Visit) -> Response:
     return error_answer(501, _HOW_TO_BUILD)
 
 
-async def list_volumes(visit: Visit) -> Response:
-    """Return the caller's volumes."""
-    visit.require("volumes:read")
-    found = await visit.desk.house.fleet.shelves.volumes(visit.caller.tenant)
-    names = [shown_template(visit.caller.tenant, volume.name) for volume in found]
-    return json_answer([{"volumeID": name, "name": name} for name in names])
-
-
-async def volume(visit: Visit) -> Response:
-    """Return one of the caller's volumes."""
-    visit.require("volumes:read")
-    await visit.desk.house.fleet.shelves.volume(visit.caller.tenant, visit.named)
-    return json_answer(_volume(visit, visit.named))
-
-
-async def make_volume(visit: Visit) -> Response:
-    """Make a volume."""
-    visit.require("volumes:write")
-    name = fields.text(await read_json(visit.request), "name")
-    make = getattr(visit.desk.house.fleet.shelves, "make_volume", None)
-    if make is None:
-        raise CallRefused("unimplemented", "volumes are made with `cloister volume create`")
-    await make(visit.caller.tenant, name)
-    return json_answer(_volume(visit, name), 201)
-
-
-def _volume(visit: Visit, name: str) -> dict[str, Any]:
-    return {"volumeID": name, "name": name, "token": "", "domain": visit.domain}
-
-
-async def remove_volume(visit: Visit) -> Response:
-    """Remove a volume."""
-    visit.require("volumes:write")
-    await visit.desk.house.fleet.shelves.remove_volume(visit.caller.tenant, visit.named)
-    return empty_answer()
-
-
-async def volume_content(visit: Visit) -> Response:
-    """Refuse to open a volume, and say what does."""
-    return error_answer(501, _HOW_TO_FILL)
-
-
 TEMPLATE_ROUTES: list[Route] = [
     route("GET", "/templates", list_all),
     route("GET", "/v2/templates", list_all),
@@ -150,8 +105,4 @@ TEMPLATE_ROUTES: list[Route] = [
     route("POST", "/templates", build),
     route("POST", "/templates/tags", build),
     route("DELETE", "/templates/tags", build),
-    route("GET", "/volumes", list_volumes),
-    route("POST", "/volumes", make_volume),
-    route("GET", "/volumes/{}", volume),
-    route("DELETE", "/volumes/{}", remove_volume),
 ]
