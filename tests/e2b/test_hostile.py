@@ -257,7 +257,7 @@ def test_a_create_that_is_wrong_is_refused_in_json(
 @pytest.mark.parametrize(
     ("method", "path"),
     [
-        ("POST", "/v3/templates"),
+        ("POST", "/v2/templates"),
         ("POST", "/templates/tags"),
         ("GET", "/secrets"),
         ("GET", "/sandboxes/x/logs"),
