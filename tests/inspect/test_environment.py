@@ -16,13 +16,12 @@ from inspect_ai.util import (
 from inspect_ai.util._sandbox.limits import override_max_exec_output_size
 from pydantic import ValidationError
 
-from cloister import Limits, PolicyError, RequestError, Sandbox
+from cloister import PolicyError, RequestError, Sandbox
 from cloister.inspect.config import CloisterConfig
 from cloister.inspect.environment import CloisterEnvironment
 from cloister.node import open_store
 
-# Not every disk that tests run on can stop a writer at a number of bytes.
-ATTACHED = CloisterConfig(attach=True, disk="unlimited")
+ATTACHED = CloisterConfig(attach=True)
 
 
 @contextlib.asynccontextmanager
@@ -173,7 +172,7 @@ async def test_an_attached_sandbox_is_reached_by_name_and_leaves_nothing(cli) ->
 
 async def test_cleaning_up_removes_what_is_left_and_not_what_lives() -> None:
     for name in ("inspect-left", "mine"):
-        async with Sandbox(keep=name, limits=Limits(disk="unlimited")):
+        async with Sandbox(keep=name):
             pass
     async with sample(ATTACHED) as living:
         await CloisterEnvironment.cli_cleanup(None)
