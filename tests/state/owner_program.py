@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
+import importlib
 import json
+import os
+import socket
 import sys
+import traceback
 from typing import Any
 
 from cloister import Limits, Sandbox
@@ -102,5 +107,57 @@ ACTIONS = {
     },
 }
 
+
+def serve_nursery(number: int) -> None:
+    """Fork owners that have everything loaded, each with the two descriptors that are sent.
+
+    To start a program and load it takes longer than most of what it is then told to do.
+    """
+    for name in LOADED:
+        importlib.import_module(name)
+    link = socket.socket(fileno=number)
+    while True:
+        message, descriptors, _, _ = socket.recv_fds(link, 32, 2, socket.MSG_CMSG_CLOEXEC)
+        if not message:
+            return
+        if not descriptors:
+            _, status = os.waitpid(int(message), 0)
+            link.send(str(os.waitstatus_to_exitcode(status)).encode())
+            continue
+        pid = os.fork()
+        if pid == 0:
+            link.close()
+            os._exit(be_owner(*descriptors))
+        for each in descriptors:
+            os.close(each)
+        link.send(str(pid).encode())
+
+
+def be_owner(reading: int, writing: int) -> int:
+    os.dup2(reading, 0)
+    os.dup2(writing, 1)
+    os.close(reading)
+    os.close(writing)
+    try:
+        asyncio.run(main())
+        # What an end of the program would do, and os._exit does not.
+        atexit._run_exitfuncs()
+    except BaseException:
+        traceback.print_exc()
+        return 1
+    return 0
+
+
+LOADED = (
+    "cloister.store.store",
+    "cloister.node.workspace",
+    "cloister.node.control_listener",
+    "cloister.sandbox.recording",
+    "cloister.sandbox.state",
+)
+
 if __name__ == "__main__":
-    asyncio.run(main())
+    if len(sys.argv) > 1:
+        serve_nursery(int(sys.argv[1]))
+    else:
+        asyncio.run(main())

@@ -11,6 +11,8 @@ import json
 import os
 import random
 import shlex
+import signal
+import socket
 import subprocess
 import sys
 import time
@@ -96,39 +98,66 @@ def read_look(text: str) -> Files:
     return found
 
 
+class Nursery:
+    """Starts owners by forking one that has everything loaded."""
+
+    def __init__(self) -> None:
+        self._link, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        program = [sys.executable, str(HERE / "owner_program.py"), str(theirs.fileno())]
+        with theirs:
+            self._process = subprocess.Popen(program, pass_fds=[theirs.fileno()])
+
+    def start(self) -> Process:
+        reading, told = os.pipe2(os.O_CLOEXEC)
+        said, writing = os.pipe2(os.O_CLOEXEC)
+        socket.send_fds(self._link, [b"start"], [reading, writing])
+        os.close(reading)
+        os.close(writing)
+        return Process(self, int(self._link.recv(32)), told, said)
+
+    def wait(self, pid: int) -> int:
+        self._link.send(str(pid).encode())
+        return int(self._link.recv(32))
+
+    def close(self) -> None:
+        self._link.close()
+        assert self._process.wait(60) == 0
+
+
 class Process:
     """The process that owns the sandboxes."""
 
-    def __init__(self) -> None:
-        program = [sys.executable, str(HERE / "owner_program.py")]
-        pipe = subprocess.PIPE
-        self._process = subprocess.Popen(program, stdin=pipe, stdout=pipe, text=True)
+    def __init__(self, nursery: Nursery, pid: int, told: int, said: int) -> None:
+        self._nursery = nursery
+        self._pid = pid
+        self._told = os.fdopen(told, "w")
+        self._said = os.fdopen(said)
 
     def ask(self, action: str, *arguments: Any, **named: Any) -> Any:
         self.tell(action, *arguments, **named)
-        answer = json.loads(self._process.stdout.readline())
+        answer = json.loads(self._said.readline())
         if "error" in answer:
             raise AssertionError(f"{action} {arguments} {named}: {answer['error']}")
         return answer["value"]
 
     def tell(self, action: str, *arguments: Any, **named: Any) -> None:
-        self._process.stdin.write(json.dumps([action, arguments, named]) + "\n")
-        self._process.stdin.flush()
+        self._told.write(json.dumps([action, arguments, named]) + "\n")
+        self._told.flush()
 
     def kill(self) -> None:
-        self._process.kill()
+        os.kill(self._pid, signal.SIGKILL)
         self._end()
 
     def close(self) -> None:
-        self._process.stdin.close()
-        assert self._process.wait(60) == 0
-        self._end()
+        self._told.close()
+        assert self._end() == 0
 
-    def _end(self) -> None:
-        self._process.wait()
+    def _end(self) -> int:
+        status = self._nursery.wait(self._pid)
         with contextlib.suppress(BrokenPipeError):
-            self._process.stdin.close()
-        self._process.stdout.close()
+            self._told.close()
+        self._said.close()
+        return status
 
 
 class Machine(RuleBasedStateMachine):
@@ -136,7 +165,9 @@ class Machine(RuleBasedStateMachine):
 
     runs = 0
 
-    def __init__(self, store: Store, limits: dict[str, Any], freezes: bool) -> None:
+    def __init__(
+        self, nursery: Nursery, store: Store, limits: dict[str, Any], freezes: bool
+    ) -> None:
         super().__init__()
         Machine.runs += 1
         self.store = store
@@ -145,7 +176,8 @@ class Machine(RuleBasedStateMachine):
         self.boxes: dict[str, Box] = {}
         self.snapshots: dict[tuple[str, str], Files] = {}
         self.count = 0
-        self.owner = Process()
+        self.nursery = nursery
+        self.owner = nursery.start()
 
     def name(self) -> str:
         self.count += 1
@@ -277,7 +309,7 @@ class Machine(RuleBasedStateMachine):
     def after_kill(self) -> None:
         for name, box in self.boxes.items():
             self.boxes[name] = Box(box.files, running=False, or_else=box.or_else)
-        self.owner = Process()
+        self.owner = self.nursery.start()
 
     @precondition(lambda self: self.moving())
     @rule(data=st.data(), what=st.sampled_from(["write", "snapshot", "rewind", "stop", "collect"]))
@@ -348,8 +380,9 @@ class Machine(RuleBasedStateMachine):
 
 def play(store: Store, driver: str, freezes: bool, sequences: int) -> None:
     limits = {"disk": "unlimited"} if driver == "plain" else {}
+    nursery = Nursery()
     run_state_machine_as_test(
-        lambda: Machine(store, limits, freezes),
+        lambda: Machine(nursery, store, limits, freezes),
         settings=settings(
             max_examples=sequences,
             stateful_step_count=STEPS,
@@ -360,6 +393,7 @@ def play(store: Store, driver: str, freezes: bool, sequences: int) -> None:
             suppress_health_check=list(HealthCheck),
         ),
     )
+    nursery.close()
 
 
 @pytest.fixture
