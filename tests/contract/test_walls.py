@@ -11,6 +11,7 @@ import pytest
 
 from cloister import Exhausted, GuestGone, Limits, Policy, Sandbox, Unsupported
 from cloister.node import Node
+from cloister.verify.cases.owners import an_owner
 
 
 async def test_less_trust_is_given_a_kernel_of_its_own() -> None:
@@ -64,8 +65,20 @@ async def test_memory_past_the_limit_ends_the_sandbox_and_says_so() -> None:
 
 async def test_processes_past_the_limit_are_refused_inside() -> None:
     async with Sandbox(runtime="gvisor", limits=Limits(pids=20)) as sandbox:
-        result = await sandbox.run("for i in $(seq 40); do sleep 1 & done; wait")
-        assert "fork" in result.stderr and not result.ok
+        source = """
+import os, signal
+children = []
+try:
+    while len(children) < 40:
+        child = os.fork()
+        if not child: signal.pause()
+        children.append(child)
+except BlockingIOError:
+    print(len(children))
+for child in children:
+    os.kill(child, signal.SIGKILL); os.waitpid(child, 0)
+"""
+        assert 10 < int((await sandbox.run(["python3", "-c", source])).stdout) < 21
         assert (await sandbox.run("echo well")).stdout == "well\n"
 
 
@@ -77,3 +90,37 @@ async def test_a_storm_of_forks_harms_nobody_else() -> None:
             (await sandbox.run(["python3", "-c", bomb], timeout=20)).check()
             raise Exhausted("it was held by its timeout", limit="wall")
         assert (await other.run("echo well")).stdout == "well\n"
+
+
+async def test_a_disk_goes_from_one_wall_to_the_other_and_back(unified_group: None) -> None:
+    async with Sandbox(runtime="gvisor", keep="walls") as sandbox:
+        await sandbox.run("echo one > kept; mkdir d; echo x > d/gone; ln -s kept link")
+        await sandbox.snapshot("first")
+        await sandbox.run("echo two > kept; rm d/gone; echo more > new")
+        changed = {(change.kind.value, change.path) for change in await sandbox.diff(since="first")}
+        assert ("added", b"/workspace/new") in changed
+        assert ("deleted", b"/workspace/d/gone") in changed
+        assert not [path for _, path in changed if not path.startswith(b"/workspace")]
+        await sandbox.rewind("first")
+        assert (await sandbox.run("cat link d/gone")).stdout == "one\nx\n"
+        async with Sandbox.fork("walls@first") as (child,):
+            assert child.posture.facts["wall"] == "gvisor"
+            assert (await child.run("cat link")).stdout == "one\n"
+    async with Sandbox(runtime="namespace", keep="walls") as sandbox:
+        assert sandbox.posture.facts["wall"] == "namespace"
+        assert (await sandbox.run("cat link d/gone; echo three > kept")).stdout == "one\nx\n"
+    async with Sandbox(runtime="gvisor", keep="walls") as sandbox:
+        assert (await sandbox.run("cat link")).stdout == "three\n"
+
+
+async def test_killing_the_owner_leaves_nothing_of_the_wall(
+    monkeypatch: pytest.MonkeyPatch, unified_group: None
+) -> None:
+    monkeypatch.setenv("CLOISTER_RUNTIMES", "internal=gvisor")
+    async with an_owner(2, busy=True) as owner:
+        assert owner.remember() >= 6
+        await owner.kill(owner.launcher_pid)
+        await owner.wait_gone()
+        async with Sandbox(runtime="namespace") as later:
+            assert (await later.run("echo later")).stdout == "later\n"
+        await owner.wait_clean()

@@ -46,6 +46,9 @@ pub struct Cell {
     pub pidfd: OwnedFd,
     pub sync: OwnedFd,
     pub groups: Groups,
+    /// Whether its groups stay until the host has asked for its end: when another kernel ends by
+    /// itself, they say why.
+    pub held: bool,
     pub reported: bool,
     pub reaped: bool,
     pub status: i32,
@@ -86,7 +89,10 @@ impl Nursery {
                 abandon(&mut groups, Some((pid, &pidfd)));
                 Err(error)
             }
-            _ => Ok(Cell { group, pid, pidfd, sync, groups, reported: false, reaped: false, status: 0 }),
+            _ => {
+                let held = plan.kernel.is_some();
+                Ok(Cell { group, pid, pidfd, sync, groups, held, reported: false, reaped: false, status: 0 })
+            }
         }
     }
 
@@ -213,6 +219,11 @@ impl Cell {
             Err(error) if error.raw_os_error() == Some(libc::ESRCH) => Ok(()),
             other => other,
         }
+    }
+
+    /// Whether nothing of it is of use to anybody.
+    pub fn is_over(&self) -> bool {
+        self.reaped && !self.held
     }
 
     pub fn freeze(&self, frozen: bool) -> io::Result<()> {

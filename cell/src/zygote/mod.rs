@@ -83,7 +83,7 @@ impl Zygote {
         let mut ready: Vec<u64> = Vec::new();
         let mut open = true;
         while open || !self.cells.is_empty() {
-            let lingering = self.cells.values().any(|cell| cell.reaped);
+            let lingering = self.cells.values().any(Cell::is_over);
             // Made while nobody waits for anything, a launch under way least of all.
             let make_network = open
                 && self.nursery.is_some()
@@ -141,8 +141,11 @@ impl Zygote {
                 Err(error) => self.tell_failed(0, b"configure", errno(&error), &error.to_string())?,
             },
             Request::Launch { id, plan } => self.launch(id, &plan, fds)?,
-            Request::Destroy { id } => match self.cells.get(&id) {
-                Some(cell) => cell.kill()?,
+            Request::Destroy { id } => match self.cells.get_mut(&id) {
+                Some(cell) => {
+                    cell.held = false;
+                    cell.kill()?
+                }
                 None => self.tell(GONE, id, |w| {
                     w.u32(0).u8(0);
                 })?,
@@ -252,6 +255,8 @@ impl Zygote {
             let complaint = cell.read_complaint()?;
             cell.reported = true;
             self.epoll.remove(cell.sync.as_raw_fd())?;
+            // One that never stood has nothing to say beyond this.
+            cell.held &= complaint.is_none();
             return match complaint {
                 Some(complaint) => self.tell_failed(id, &complaint.step, complaint.errno, &complaint.detail),
                 None => Ok(()),
@@ -267,7 +272,8 @@ impl Zygote {
 
     /// Remove the control groups of what has ended; they can stay busy for a moment.
     fn sweep_lingering(&mut self) -> io::Result<()> {
-        let ended: Vec<u64> = self.cells.iter().filter(|(_, cell)| cell.reaped).map(|(id, _)| *id).collect();
+        let ended: Vec<u64> =
+            self.cells.iter().filter(|(_, cell)| cell.is_over()).map(|(id, _)| *id).collect();
         for id in ended {
             let finished = match self.cells.get_mut(&id) {
                 Some(cell) => cell.groups.remove()?,
@@ -285,7 +291,8 @@ impl Zygote {
     }
 
     fn end_all(&mut self) -> io::Result<()> {
-        for cell in self.cells.values() {
+        for cell in self.cells.values_mut() {
+            cell.held = false;
             cell.kill()?;
         }
         Ok(())

@@ -16,6 +16,7 @@ from cloister.cli import session
 from cloister.cli.neutral import neutralise
 from cloister.errors import RequestError
 from cloister.model import quote
+from cloister.policy import RuntimeName
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -31,22 +32,29 @@ _STYLES = {_HELD: "green", _NOT_HELD: "bold red", _NOT_APPLICABLE: "yellow"}
 @click.option(
     "--area", metavar="NAME", multiple=True, help="Run one area, such as LCH. Repeatable."
 )
+@click.option(
+    "--runtime",
+    type=click.Choice([name.value for name in RuntimeName]),
+    help="The wall to attack; the cases are written for the first.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object with all outcomes.")
-def verify(only: tuple[str, ...], area: tuple[str, ...], as_json: bool) -> int:
+def verify(only: tuple[str, ...], area: tuple[str, ...], runtime: str | None, as_json: bool) -> int:
     """Attack sandboxes on this machine and say which walls held.
 
     Every case plants canaries, tries an attack that is also shown to work where it is allowed,
     and counts what is left behind. Exits with 1 if a wall did not hold.
     """
-    return session.run_until_signal(lambda: _verify(only, area, as_json))
+    return session.run_until_signal(lambda: _verify(only, area, runtime, as_json))
 
 
-async def _verify(only: tuple[str, ...], area: tuple[str, ...], as_json: bool) -> int:
+async def _verify(
+    only: tuple[str, ...], area: tuple[str, ...], runtime: str | None, as_json: bool
+) -> int:
     _require_known(only, area)
     outcomes: list[Outcome] = []
     show = _Silent() if as_json else _Terminal() if sys.stdout.isatty() else _Plain()
     with show:
-        async with aclosing(_run(only or None, area or None)) as running:
+        async with aclosing(_run(only or None, area or None, runtime)) as running:
             async for outcome in running:
                 outcomes.append(outcome)
                 show.add(outcome)
@@ -62,11 +70,11 @@ async def _verify(only: tuple[str, ...], area: tuple[str, ...], as_json: bool) -
 
 
 def _run(
-    only: Collection[str] | None, areas: Collection[str] | None
+    only: Collection[str] | None, areas: Collection[str] | None, runtime: str | None
 ) -> AsyncGenerator[Outcome, None]:
     from cloister.verify import run_catalogue
 
-    running: AsyncIterator[Outcome] = run_catalogue(only=only, areas=areas)
+    running: AsyncIterator[Outcome] = run_catalogue(only, areas, runtime)
     return cast("AsyncGenerator[Outcome, None]", running)
 
 

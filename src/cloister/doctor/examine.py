@@ -13,6 +13,7 @@ from cloister.doctor.place import look_at_binary, look_at_directory, look_at_gro
 from cloister.doctor.settings import look_at_settings
 from cloister.doctor.storage import look_at_storage
 from cloister.doctor.trial import Trial, look_at_limits, look_at_trial, try_default, try_weakest
+from cloister.doctor.walls import look_at_walls
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +39,7 @@ async def examine() -> Report:
     findings += [*look_at_trial(seen), *look_at_limits(seen)]
     if seen.started:
         findings.append(await look_at_egress(seen.policy))
+        findings += [finding async for finding in look_at_walls(seen.policy)]
     findings += [*look_at_ledger(), _verdict(default, seen)]
     return Report(default.started, (*findings, *look_at_settings()))
 

@@ -46,8 +46,9 @@ class Attempt:
 class Arena:
     """One case's place; everything its sandboxes print is kept and searched for canaries."""
 
-    def __init__(self, canary: Canary) -> None:
+    def __init__(self, canary: Canary, runtime: str | None = None) -> None:
         self.canary = canary
+        self.runtime = runtime
         self.outputs: list[bytes] = []
 
     @property
@@ -64,6 +65,8 @@ class Arena:
 
     def prepare(self, **settings: Any) -> Sandbox:
         """Return a sandbox that is not started; its output is watched, and stopping it is yours."""
+        if self.runtime is not None:
+            settings.setdefault("runtime", self.runtime)
         return _Watched(self, settings)
 
     def record(self, data: bytes) -> None:

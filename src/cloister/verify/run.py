@@ -46,21 +46,29 @@ class Outcome:
 
 
 async def run_catalogue(
-    only: Collection[str] | None = None, areas: Collection[str] | None = None
+    only: Collection[str] | None = None,
+    areas: Collection[str] | None = None,
+    runtime: str | None = None,
 ) -> AsyncIterator[Outcome]:
-    """Run every case, or those named, or those of some areas, one after the other."""
+    """Run every case, or those named, or those of some areas, one after the other.
+
+    `runtime` is the wall that is attacked.
+    """
     load_cases()
     for case in sorted(CATALOGUE, key=lambda case: case.id):
         if (only is None or case.id in only) and (areas is None or case.area in areas):
-            yield await run_case(case)
+            yield await run_case(case, runtime)
 
 
-async def run_case(case: Case) -> Outcome:
-    """Run one case. It never raises: what goes wrong is a wall that was not shown to hold."""
+async def run_case(case: Case, runtime: str | None = None) -> Outcome:
+    """Run one case, behind the wall that is named.
+
+    It never raises: what goes wrong is a wall that was not shown to hold.
+    """
     begun = time.monotonic()
     try:
         async with asyncio.timeout(_CASE_S):
-            problems = await _attack(case)
+            problems = await _attack(case, runtime)
         verdict, detail = (NOT_HELD, "; ".join(problems)) if problems else (HELD, "")
     except NotApplicable as reason:
         verdict, detail = NOT_APPLICABLE, str(reason)
@@ -74,10 +82,10 @@ async def run_case(case: Case) -> Outcome:
     return Outcome(case.id, case.title, case.severity, case.area, verdict, detail, seconds)
 
 
-async def _attack(case: Case) -> list[str]:
+async def _attack(case: Case, runtime: str | None) -> list[str]:
     """Return everything that is wrong after the case; its own assertion raises by itself."""
     canary = Canary()
-    arena = Arena(canary)
+    arena = Arena(canary, runtime)
     try:
         await canary.plant()
         baseline = await wait_baseline()

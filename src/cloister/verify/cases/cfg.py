@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from cloister.errors import CloisterError, LaunchFailed, PolicyError, RequestError, Unsupported
-from cloister.model import Limits
+from cloister.model import Limits, Trust
+from cloister.node import Node
 from cloister.policy import Policy, parse_policy
 from cloister.runtime.namespace.runtime import cell_binary
 from cloister.runtime.plan import Plan
@@ -107,16 +108,28 @@ async def _refusal(sandbox: Any) -> CloisterError | None:
 @case("CFG-02", "ask for a wall that is not there", "critical")
 async def stronger_wall(arena: Arena) -> None:
     arena.expect(await _refusal(arena.prepare(trust="internal")) is None, "internal is refused")
-    for trust in ("untrusted", "hostile"):
-        sandbox = arena.prepare(trust=trust)
-        error = await _refusal(sandbox)
+    for trust in (Trust.UNTRUSTED, Trust.HOSTILE):
+        weaker = arena.prepare(trust=trust, runtime="namespace")
+        error = await _refusal(weaker)
+        arena.expect(isinstance(error, Unsupported), f"a weaker wall for {trust} gave {error!r}")
+        enough = {
+            facts.name
+            for facts in Node.current().facts()
+            if facts.available and facts.strength.covers(trust)
+        }
+        if enough:
+            async with arena.sandbox(trust=trust) as sandbox:
+                wall = sandbox.posture.facts.get("wall")
+                arena.expect(wall in enough, f"{trust} was given {wall}")
+            continue
+        error = await _refusal(arena.prepare(trust=trust))
         arena.expect(
-            isinstance(error, Unsupported) and trust in str(error), f"{trust} gave {error!r}"
+            isinstance(error, Unsupported) and trust.value in str(error), f"{trust} gave {error!r}"
         )
-        written = parse_policy(f'trust = "{trust}"')
+        written = parse_policy(f'trust = "{trust.value}"')
         error = await _refusal(arena.prepare(policy=written))
         arena.expect(isinstance(error, Unsupported), f"{trust} in a file gave {error!r}")
-        said = await command_line("run", "--trust", trust, "--", "/bin/echo", "ran")
+        said = await command_line("run", "--trust", trust.value, "--", "/bin/echo", "ran")
         arena.expect(said.stdout == b"" and said.code == _REFUSED, f"{trust} gave {said}")
 
 

@@ -1,0 +1,39 @@
+"""Proves each wall but the first by starting a sandbox behind it, and says what is missing."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+from cloister.doctor.finding import Finding, missing, ok
+from cloister.errors import CloisterError
+from cloister.node import Node
+from cloister.policy import Policy, RuntimeFacts, RuntimeName
+from cloister.sandbox import Sandbox
+
+_START_S = 90.0
+
+
+async def look_at_walls(policy: Policy) -> AsyncIterator[Finding]:
+    """Yield of every wall beside `namespace` whether a sandbox of this policy stands behind it."""
+    for facts in Node.current().facts():
+        if facts.name != RuntimeName.NAMESPACE and facts.general:
+            yield await _look_at(facts, policy)
+
+
+async def _look_at(facts: RuntimeFacts, policy: Policy) -> Finding:
+    name = f"wall: {facts.name}"
+    if not facts.available:
+        return missing(name, facts.why_not or "not available")
+    wanted = policy.replace(runtime=facts.name)
+    try:
+        async with asyncio.timeout(_START_S), Sandbox(wanted, label="cloister doctor") as sandbox:
+            (await sandbox.run(["/bin/true"])).check()
+            found = sandbox.posture.facts
+    except TimeoutError:
+        return missing(name, f"it did not stand within {_START_S:.0f} s")
+    except CloisterError as error:
+        return missing(name, f"{error}")
+    words = [found.get("wall_version"), found.get("wall_platform"), found.get("kernel")]
+    told = ", ".join(word for word in words if word)
+    return ok(name, f'for trust = "{facts.strength.value}": {told}' if told else "it stands")
