@@ -265,7 +265,8 @@ class Fleet:
             ended_at=None,
             ending=None,
             deadline_at=now + parse_timeout(spec.timeout, self.settings),
-            spec=msgspec.json.encode(spec).decode(),
+            # A limit that nobody named is a text of its own kind.
+            spec=msgspec.json.encode(spec, enc_hook=str).decode(),
             metadata=spec.metadata or {},
             notes=dict(origin.notes),
             idempotency=origin.idempotency,
