@@ -212,12 +212,18 @@ async def test_a_push_is_a_request_that_a_rule_decides(
         "methods": ["GET", "POST"],
         "effect": "allow",
     }
-    async with deep(push, rest) as sandbox:
+    asked: list[str] = []
+
+    def approve(question: Question) -> bool:
+        asked.append(f"{question.method} {question.path}")
+        return False
+
+    async with deep(push, rest, approve=approve) as sandbox:
         pushed = await sandbox.run(_PUSH.format(url=url), timeout=60)
         read = await sandbox.run(f"git ls-remote {url}")
         traffic = await sandbox.traffic()
     assert read.ok, read.stderr
-    # Nobody is there to be asked: then it is a no.
+    assert asked == (["POST /r.git/git-receive-pack"] if effect == "ask" else [])
     assert bool(git_server.head()) is (effect == "allow"), pushed.stderr
     assert pushed.ok is (effect == "allow")
     posts = [path for method, path in git_server.asked if method == "POST"]
