@@ -28,6 +28,8 @@ _MOST_REMEMBERED = 50
 _MOST_ENTRIES = 10_000
 _MOST_LINE = 2000
 _ARCHIVE_S = 24 * 3600.0
+# No tenant is called so: their names have no underscore.
+_PREFIX = "build_"
 
 
 @dataclass(slots=True)
@@ -87,8 +89,12 @@ class Builds:
         directory = self._directory / tenant
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         for path in directory.iterdir():
-            if time.time() - path.stat().st_mtime > _ARCHIVE_S:
+            if _is_old(path):
                 path.unlink(missing_ok=True)
+        for path in self._directory.glob(f"{_PREFIX}*"):
+            # Of a server that was killed in the middle of a build.
+            if _is_old(path):
+                shutil.rmtree(path, ignore_errors=True)
 
     def start(
         self, tenant: TenantName, build: Build, base: str, body: Mapping[str, Any], storage: str
@@ -114,8 +120,8 @@ class Builds:
         turn = self._turns.setdefault(tenant, asyncio.Semaphore(_MOST_AT_ONCE))
         async with turn:
             build.status = "building"
-            self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-            directory = Path(tempfile.mkdtemp(prefix="build-", dir=self._directory))
+            self.make_room(tenant)
+            directory = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=self._directory))
             try:
                 await asyncio.to_thread(self._fill, tenant, directory, text, body)
                 ready = make_ready(body.get("readyCmd") or None)
@@ -160,6 +166,10 @@ def _teller(build: Build) -> Any:
             build.say("".join(c if c.isprintable() else "?" for c in line), "info", str(news.index))
 
     return tell
+
+
+def _is_old(path: Path) -> bool:
+    return time.time() - path.lstat().st_mtime > _ARCHIVE_S
 
 
 def _now() -> str:

@@ -101,6 +101,15 @@ class Watches:
             await watch.wait_seen(path)
 
 
+class _Expected:
+    """What is about to be done to a path: how it is told, and whether that was and is over."""
+
+    def __init__(self, events: tuple[str, ...]) -> None:
+        self.events = events
+        self.is_told = False
+        self.over = asyncio.Event()
+
+
 class Watch:
     """One watched directory. Its events are held until they are taken."""
 
@@ -115,7 +124,7 @@ class Watch:
         self._has_entries = entries
         self._events: deque[Event] = deque(maxlen=_MAXIMUM_HELD)
         self._came = asyncio.Event()
-        self._expected: dict[str, tuple[tuple[str, ...], asyncio.Event]] = {}
+        self._expected: dict[str, _Expected] = {}
         self._ready = asyncio.Event()
         self._failure: CloisterError | None = None
         self._following = asyncio.ensure_future(self._follow())
@@ -155,7 +164,7 @@ class Watch:
 
     def expect(self, path: str, events: tuple[str, ...]) -> None:
         """Tell the next change of a path as these events."""
-        self._expected[path] = events, asyncio.Event()
+        self._expected[path] = _Expected(events)
 
     def unexpect(self, path: str) -> None:
         """It did not happen."""
@@ -166,13 +175,12 @@ class Watch:
         expected = self._expected.get(path)
         if expected is None:
             return
-        events, seen = expected
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_SEEN_S):
-                await seen.wait()
-        if not seen.is_set():
+                await expected.over.wait()
+        if not expected.is_told:
             # Made inside a directory that is newer than the look at it.
-            await self._tell(path, events)
+            await self._tell(path, expected.events)
         self._expected.pop(path, None)
 
     async def close(self) -> None:
@@ -198,10 +206,12 @@ class Watch:
     def _translate(self, change: Change) -> Iterator[tuple[str, tuple[str, ...]]]:
         expected = self._expected.get(change.path)
         if expected is not None and change.kind.value in ("moved-to", "created", "changed"):
-            events, seen = expected
-            if not seen.is_set():
-                seen.set()
-                yield change.path, events
+            is_told, expected.is_told = expected.is_told, True
+            if not is_told:
+                yield change.path, expected.events
+            # A file is renamed while it is open: that it was closed is told last.
+            if expected.events == NEW_DIRECTORY or change.kind.value == "changed":
+                expected.over.set()
             return
         kind = _KINDS.get(change.kind.value)
         if kind is not None and change.path != self._path:

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 from cloister.errors import HostError, NotFound
@@ -51,6 +52,10 @@ def install_library(python: str, *packages: str) -> Path:
         raise NotFound(f"no program {quote(python)} on this host", what=python)
     directory = library_directory()
     make_private(directory.parent)
+    for left in directory.parent.glob(f".{NAME}-*"):
+        # Of an installation that was killed; one that runs is younger.
+        if time.time() - left.lstat().st_mtime > 2 * _INSTALL_S:
+            shutil.rmtree(left, ignore_errors=True)
     draft = Path(tempfile.mkdtemp(prefix=f".{NAME}-", dir=directory.parent))
     try:
         version = _run(program, "-c", "import sys; print('%d.%d' % sys.version_info[:2])").strip()
