@@ -55,6 +55,13 @@ async def waiting(count: int = 1, sandbox: str | None = None) -> list[Listed]:
             await asyncio.sleep(0.02)
 
 
+async def withdrawn(sandbox: str) -> None:
+    """Wait until no question of a sandbox waits."""
+    async with asyncio.timeout(20):
+        while any(each.sandbox == sandbox for each in await asyncio.to_thread(list_questions)):
+            await asyncio.sleep(0.02)
+
+
 async def test_what_is_asked_for_passes_only_when_a_person_says_so(web: Any, asking: Open) -> None:
     async with asking(web.port) as sandbox:
         for how, reached in (("once", True), ("deny", False)):
@@ -137,9 +144,7 @@ async def test_a_program_that_goes_away_is_not_asked_about_any_more(web: Any, as
         process = await sandbox.start(fetch(web.port))
         await waiting(sandbox=sandbox.id)
         process.signal(signal.SIGKILL)
-        async with asyncio.timeout(10):
-            while await asyncio.to_thread(list_questions):
-                await asyncio.sleep(0.02)
+        await withdrawn(sandbox.id)
     answers = [
         each.payload.answer
         for each in read_entries(state_directory(), sandbox.id)
@@ -240,3 +245,40 @@ async def test_a_webhook_answers_the_question_it_was_sent(
         result = await sandbox.run(fetch(web.port))
     assert webhook.asked["question"]["host"] == "web.test"
     assert result.ok is honest and web.connections == int(honest)
+
+
+async def test_the_disk_is_saved_before_what_waits_is_let_through(web: Any, asking: Open) -> None:
+    async with asking(web.port, storage="disk") as sandbox:
+        await sandbox.run("echo before > /workspace/file")
+        line = f"{fetch(web.port)} > /dev/null && echo after > /workspace/file"
+        running = asyncio.ensure_future(sandbox.run(line))
+        (listed,) = await waiting(sandbox=sandbox.id)
+        async with asyncio.timeout(20):
+            while not listed.snapshot:
+                (listed,) = await waiting(sandbox=sandbox.id)
+        await asyncio.to_thread(answer_question, listed.number, "once")
+        assert (await running).ok
+        assert (await sandbox.files.read("/workspace/file")) == b"after\n"
+        await sandbox.rewind(listed.snapshot)
+        assert (await sandbox.files.read("/workspace/file")) == b"before\n"
+
+
+@pytest.mark.parametrize("stays", [True, False])
+async def test_a_request_is_sent_for_a_program_that_is_still_there(
+    tls: Any, sandbox_to: Any, certificate: Any, monkeypatch: Any, stays: bool
+) -> None:
+    monkeypatch.setenv("CLOISTER_CA_FILE", str(certificate))
+    rule = EgressRule(
+        name="sending", host=f"web.test:{tls.port}", methods=["POST"], effect="ask", private=True
+    )
+    async with Sandbox(egress=Egress(rules=[rule])) as sandbox:
+        process = await sandbox.start(f"curl -sS -d hello https://web.test:{tls.port}/x")
+        (listed,) = await waiting(sandbox=sandbox.id)
+        assert f"what: POST web.test:{tls.port} /x" in listed.lines
+        if stays:
+            await asyncio.to_thread(answer_question, listed.number, "once")
+        else:
+            process.signal(signal.SIGKILL)
+            await withdrawn(sandbox.id)
+        await process.wait()
+    assert tls.paths == (["/x"] if stays else [])

@@ -15,8 +15,13 @@ _Value = TypeVar("_Value")
 _GONE = select.EPOLLRDHUP | select.EPOLLHUP | select.EPOLLERR
 
 
-async def while_present(sock: socket.socket, work: Coroutine[Any, Any, _Value]) -> _Value:
-    """Return what comes of `work`; it is cancelled, and refused, once the other end hangs up."""
+async def while_present(
+    sock: socket.socket, work: Coroutine[Any, Any, _Value], rule: str = "default"
+) -> _Value:
+    """Return what comes of `work`; it is cancelled, and refused, once the other end hangs up.
+
+    `rule` is the one by which it waits.
+    """
     doing = asyncio.ensure_future(work)
     async with _hang_up(sock) as gone:
         try:
@@ -26,7 +31,7 @@ async def while_present(sock: socket.socket, work: Coroutine[Any, Any, _Value]) 
         finally:
             doing.cancel()
             await asyncio.gather(doing, return_exceptions=True)
-    raise Refusal("the program went away while it was waited for")
+    raise Refusal("the program went away while it was waited for", rule)
 
 
 @contextlib.asynccontextmanager

@@ -123,7 +123,7 @@ class Ward:
             raise Refusal(verdict.reason, verdict.rule)
         if verdict.effect is Effect.ASK:
             question = Question("connection", verdict.rule, name, port)
-            verdict = await while_present(caller, self.ask_for(question))
+            verdict = await while_present(caller, self.ask_for(question), verdict.rule)
         if self.meter.has_limits:
             await while_present(caller, self.meter.admit("connections"))
         return verdict

@@ -82,50 +82,65 @@ class ApprovalQueue:
     def __init__(self) -> None:
         self._waiting: dict[int, Waiting] = {}
         self._place: Path | None = None
-        self._server: asyncio.Server | None = None
-        self._peers = 0
+        self._end: socket.socket | None = None
+        self._peers: set[asyncio.Task[None]] = set()
 
-    @contextlib.asynccontextmanager
-    async def holding(self, waiting: Waiting) -> Any:
+    @contextlib.contextmanager
+    def holding(self, waiting: Waiting) -> Iterator[None]:
         """Show a question for as long as this lasts."""
         self._waiting[waiting.number] = waiting
         try:
-            await self._listen()
+            self._listen()
             yield
         finally:
             del self._waiting[waiting.number]
             if not self._waiting:
                 self._close()
 
-    async def _listen(self) -> None:
-        if self._place is not None:
-            return
-        place = approvals_directory() / f"{os.getpid()}-{secrets.token_hex(4)}.sock"
-        self._place = place
-        end = listen_at(place)
-        self._server = await asyncio.start_unix_server(self._serve, sock=end, limit=MOST_LINE_BYTES)
+    def _listen(self) -> None:
+        if self._end is None:
+            self._place = approvals_directory() / f"{os.getpid()}-{secrets.token_hex(4)}.sock"
+            self._end = listen_at(self._place)
+            asyncio.get_running_loop().add_reader(self._end, self._accept, self._end)
 
     def _close(self) -> None:
         place, self._place = self._place, None
-        server, self._server = self._server, None
-        if server is not None:
-            server.close()
+        end, self._end = self._end, None
+        if end is not None:
+            asyncio.get_running_loop().remove_reader(end)
+            end.close()
         if place is not None:
             place.unlink(missing_ok=True)
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._peers += 1
+    def _accept(self, end: socket.socket) -> None:
         try:
-            if self._peers <= _MOST_PEERS:
-                async with asyncio.timeout(_REQUEST_S):
-                    line = await reader.readline()
-                    writer.write(json.dumps(self._respond(line, writer)).encode() + b"\n")
-                    await writer.drain()
+            sock, _ = end.accept()
+        except OSError:
+            # They have gone already, or no descriptor is left: they come again.
+            return
+        if len(self._peers) >= _MOST_PEERS:
+            sock.close()
+            return
+        peer = asyncio.get_running_loop().create_task(self._serve(sock))
+        self._peers.add(peer)
+        peer.add_done_callback(self._peers.discard)
+
+    async def _serve(self, sock: socket.socket) -> None:
+        try:
+            sock.setblocking(False)
+            reader, writer = await asyncio.open_unix_connection(sock=sock, limit=MOST_LINE_BYTES)
+        except BaseException:
+            sock.close()
+            raise
+        try:
+            async with asyncio.timeout(_REQUEST_S):
+                line = await reader.readline()
+                writer.write(json.dumps(self._respond(line, writer)).encode() + b"\n")
+                await writer.drain()
         except (OSError, TimeoutError, ValueError):
             # They are gone, or said what is no line: nothing was decided.
             return
         finally:
-            self._peers -= 1
             writer.close()
 
     def _respond(self, line: bytes, writer: asyncio.StreamWriter) -> dict[str, Any]:

@@ -86,7 +86,7 @@ class Desk:
         saving = asyncio.ensure_future(self._save(waiting)) if saves else None
         ways = self._ways(waiting)
         try:
-            async with self._queue.holding(waiting):
+            with self._queue.holding(waiting):
                 async with asyncio.timeout(self._approvals.wait_s):
                     answer = await waiting.answered
                     if answer.allowed and saving is not None:

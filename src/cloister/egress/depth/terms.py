@@ -108,7 +108,7 @@ class Terms:
             body=body,
         )
         # For a program that is gone nobody is asked, and nothing is sent.
-        return await while_present(self._sock, self._ward.ask_for(question))
+        return await while_present(self._sock, self._ward.ask_for(question), rule)
 
     async def _require_first_use(self, name: str, place: str, request: HttpRequest) -> None:
         ward = self._ward
@@ -123,7 +123,7 @@ class Terms:
             path=request.canonical or "",
             subject=f"{name} in {place}",
         )
-        await while_present(self._sock, ward.ask_for(question))
+        await while_present(self._sock, ward.ask_for(question), question.rule)
         ward.asked_secrets.add(name)
 
     def scrubber(self) -> Scrubber | None:
