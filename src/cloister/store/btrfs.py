@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -12,6 +13,7 @@ from cloister.errors import HostError, Unsupported
 from cloister.store import btrfs_calls as calls
 from cloister.store.bench import make_bench
 from cloister.store.driver import Method, Space
+from cloister.store.lanes import lane, sweep_lanes
 from cloister.store.place import sync
 from cloister.store.stand_in import as_owner
 from cloister.store.tree_removal import remove_tree
@@ -50,7 +52,9 @@ class BtrfsDriver:
             self.make(tree)
             return False
         # What overlayfs left beside it, if it was in use, the next launch takes away.
-        calls.snapshot_subvolume(chain[0], tree, read_only=False)
+        with lane(self.root) as place:
+            calls.snapshot_subvolume(chain[0], place / tree.name, read_only=False)
+            os.rename(place / tree.name, tree)
         return False
 
     def warm(self, tree: Path) -> None:
@@ -87,7 +91,8 @@ class BtrfsDriver:
             as_owner(remove_tree, tree, self.trash)
 
     def tidy(self) -> None:
-        """Forget the quotas of subvolumes that are gone with all they wrote."""
+        """Remove what was never finished, and the quotas of subvolumes that wrote nothing more."""
+        sweep_lanes(self.root, self.remove)
         self._quota.tidy()
 
     def limit(self, tree: Path, limit_bytes: int | None) -> None:

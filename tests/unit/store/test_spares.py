@@ -6,6 +6,8 @@ import os
 from pathlib import Path
 
 from cloister.store import Snapshot, Store
+from cloister.store.btrfs_calls import snapshot_subvolume
+from cloister.store.lanes import lane
 from cloister.store.pool import detach_pool
 
 from .conftest import read, take, write
@@ -124,3 +126,19 @@ def test_a_kill_while_one_is_made_or_taken_leaves_nothing(state: Path) -> None:
         detach_pool(state)
         with Store.open(state) as store:
             assert store.snapshots.list() == [snapshot]
+
+
+def test_a_disk_that_was_being_made_by_a_dead_process_is_swept_and_a_live_ones_is_not(
+    pooled: Store,
+) -> None:
+    snapshot = a_snapshot(pooled)
+    source, root = pooled.driver.root / snapshot.chain[0], pooled.driver.root
+    left = root / "lanes" / "0123"
+    with lane(root) as place:
+        left.mkdir()
+        for each in (place, left):
+            snapshot_subvolume(source, each / "tree", read_only=False)
+        pooled.collect()
+        assert not left.exists() and (place / "tree" / "bench").exists()
+    pooled.collect()
+    assert not list((root / "lanes").iterdir())
