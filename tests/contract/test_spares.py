@@ -13,7 +13,6 @@ from cloister import Limits, Mount, RequestError, Sandbox
 from cloister.node import Node
 from cloister.runtime.namespace import spare
 from cloister.runtime.namespace.spare import AGE_S, SETTING
-from cloister.verify.cases.owners import wait_paused
 from cloister.verify.resources import count_resources, descendants, launcher_pids, wait_baseline
 
 OTHER = Limits(memory="64MiB", pids=16, disk="8MiB")
@@ -162,7 +161,9 @@ async def test_giving_up_on_a_spare_that_is_not_ready_ends_it() -> None:
     keeper._another = lambda plan: another(plan).rehearsing("pause", "root")
     await pid_of_one()
     filling = asyncio.create_task(Node.current().fill_spares())
-    await wait_paused(os.getpid(), "guest")
+    async with asyncio.timeout(DEADLINE_S):
+        while not guests():
+            await asyncio.sleep(0.01)
     opening = asyncio.create_task(Sandbox().open())
     await asyncio.sleep(0)
     opening.cancel()
