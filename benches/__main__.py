@@ -17,6 +17,7 @@ from benches import (
     e2b,
     egress,
     files,
+    gvisor,
     hundred,
     idle,
     ledger,
@@ -43,6 +44,7 @@ BENCHES: dict[str, Callable[[Setting], Awaitable[list[Row]]]] = {
     "egress": egress.measure,
     "depth": depth.measure,
     "e2b": e2b.measure,
+    "gvisor": gvisor.measure,
 }
 TMPFS = Path("/dev/shm")
 
