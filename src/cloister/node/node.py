@@ -111,7 +111,7 @@ class Node:
         try:
             if provisions is not None:
                 ground = self._show(runtime.record_path(id), id, policy, ground, provisions)
-            if amend is not None and isinstance(runtime, NamespaceRuntime):
+            if amend is not None and isinstance(runtime, NamespaceRuntime | GvisorRuntime):
                 # What was begun ahead has a plan that cannot be changed any more.
                 await runtime.end_spare()
             plan = runtime.plan(id, policy, ground)
@@ -219,13 +219,13 @@ class Node:
     async def fill_spares(self) -> None:
         """Have what is to be in stock for whoever comes next; return when it is there."""
         for runtime in self._runtimes.values():
-            if isinstance(runtime, NamespaceRuntime):
+            if isinstance(runtime, NamespaceRuntime | GvisorRuntime):
                 await runtime.fill_spare()
 
     async def end_spares(self) -> None:
         """Have no sandbox in stock for whoever comes next; return when there is none."""
         for runtime in self._runtimes.values():
-            if isinstance(runtime, NamespaceRuntime):
+            if isinstance(runtime, NamespaceRuntime | GvisorRuntime):
                 await runtime.end_spare()
 
     async def close(self) -> None:

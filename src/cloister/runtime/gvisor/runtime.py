@@ -8,8 +8,15 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from cloister.errors import CloisterError, GuestGone, HostError, LaunchFailed, Unsupported
-from cloister.model import SandboxId
+from cloister.errors import (
+    CloisterError,
+    GuestGone,
+    HostError,
+    LaunchFailed,
+    RequestError,
+    Unsupported,
+)
+from cloister.model import SandboxId, new_sandbox_id
 from cloister.policy import STRENGTHS, Policy, RuntimeFacts
 from cloister.runtime.base import Guest, Posture
 from cloister.runtime.ground import BARE, Ground
@@ -18,11 +25,14 @@ from cloister.runtime.gvisor.program import INSTALL, Runsc, candidates, find_run
 from cloister.runtime.namespace import NamespaceRuntime
 from cloister.runtime.namespace.guest import NamespaceGuest
 from cloister.runtime.namespace.runtime import cell_binary
-from cloister.runtime.plan import Plan
+from cloister.runtime.namespace.spare import AFTER_START_S, Spare
+from cloister.runtime.plan import Plan, Room
 
 # Three starts of a large program, which on a busy machine take their time.
 _GREETING_S = 60.0
 _MAX_LOG = 4096
+# Policies whose plans are remembered.
+_ROOMS = 64
 # What runsc itself takes, beside what runs inside.
 _OWN_MEMORY_BYTES = 64 * 2**20
 # A thread inside is several on the host, and runsc has some of its own. Out of reach: inside, the
@@ -49,6 +59,9 @@ class GvisorRuntime:
 
     def __init__(self, launching: NamespaceRuntime) -> None:
         self._launching = launching
+        # The part of a plan that sandboxes of one policy share, with the launcher's it was made of.
+        self._rooms: dict[tuple[Policy, bool], tuple[Room, Room]] = {}
+        self._spare = Spare(self._launch_spare, launching.end, launching.another, over_streams=True)
 
     def facts(self) -> RuntimeFacts:
         """Whether there is a runsc; whether it works here, its start says."""
@@ -77,6 +90,11 @@ class GvisorRuntime:
     def plan(self, id: SandboxId, policy: Policy, ground: Ground = BARE) -> Plan:
         """Return what the launcher will be told."""
         runsc = find_runsc()
+        key = (policy, ground.disk is not None)
+        if key in self._rooms and not ground.volumes and not ground.files:
+            spare = self._spare.plan_for(self._rooms[key][1])
+            if spare is not None:
+                return spare
         plan = self._launching.plan(id, _kernel_policy(policy), ground)
         if plan.uid_map[0].count == 1 and len(plan.uid_map) == 1:
             raise Unsupported(
@@ -84,13 +102,42 @@ class GvisorRuntime:
                 "/etc/subuid and /etc/subgid, and install newuidmap, or run as root"
             )
         kernel = kernel_of(runsc, os.path.realpath(cell_binary()), policy, plan)
-        room = dataclasses.replace(plan.room, rlimits=kernel_rlimits(plan.room.rlimits))
+        room = self._room(key, plan.room)
         return dataclasses.replace(plan, room=room, kernel=kernel, stream_transport=True)
+
+    def _room(self, key: tuple[Policy, bool], launchers: Room) -> Room:
+        known = self._rooms.get(key)
+        if known is not None and known[0] is launchers:
+            return known[1]
+        room = dataclasses.replace(launchers, rlimits=kernel_rlimits(launchers.rlimits))
+        if len(self._rooms) >= _ROOMS:
+            self._rooms.clear()
+        self._rooms[key] = (launchers, room)
+        return room
 
     async def start(
         self, id: SandboxId, plan: Plan, on_lost: Callable[[CloisterError], None]
     ) -> Guest:
         """Build the wall; nothing has run inside when this returns or raises."""
+        self._spare.begin()
+        try:
+            spare = self._spare.take(plan)
+            if spare is None:
+                guest: NamespaceGuest = await self._launch(id, plan, on_lost)
+            else:
+                guest = await spare
+                self._launching.hand_over(guest, id, on_lost)
+            self._spare.started(plan)
+            return guest
+        finally:
+            self._spare.over(AFTER_START_S)
+
+    async def _launch_spare(self, plan: Plan) -> GvisorGuest:
+        return await self._launch(new_sandbox_id(), plan, lambda error: self._spare.lost(plan))
+
+    async def _launch(
+        self, id: SandboxId, plan: Plan, on_lost: Callable[[CloisterError], None]
+    ) -> GvisorGuest:
         reading, writing = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         try:
             try:
@@ -108,7 +155,7 @@ class GvisorRuntime:
             try:
                 guest.posture = Posture({**guest.posture.facts, **_outside(find_runsc(), guest)})
             except BaseException:
-                await asyncio.shield(self.destroy(guest))
+                await asyncio.shield(self._launching.end(guest))
                 raise
             return guest
         finally:
@@ -117,14 +164,29 @@ class GvisorRuntime:
 
     async def destroy(self, guest: Guest) -> None:
         """End it by the kernel's means: everything of runsc's is in one process namespace."""
-        await self._launching.destroy(guest)
+        if not isinstance(guest, GvisorGuest):
+            raise RequestError("this guest belongs to another runtime")
+        self._spare.begin()
+        try:
+            await self._launching.end(guest)
+        finally:
+            self._spare.over()
 
     async def pause(self, guest: Guest, paused: bool) -> None:
         """Stop or continue everything of it, runsc included."""
         await self._launching.pause(guest, paused)
 
+    async def fill_spare(self) -> None:
+        """Have what is to be in stock; return when it is there."""
+        await self._spare.fill()
+
+    async def end_spare(self) -> None:
+        """Have no sandbox in stock; return when there is none."""
+        await self._spare.end()
+
     async def close(self) -> None:
-        """Nothing is held here that the launcher's runtime does not hold."""
+        """End what was begun ahead; the rest the launcher's runtime holds."""
+        await self._spare.end()
 
     def abandon(self) -> None:
         """Nothing is held here that the launcher's runtime does not hold."""

@@ -49,7 +49,7 @@ class NamespaceRuntime:
         self._ranges: dict[int, int] = {}
         self._rooms: dict[tuple[Policy, bool, bool], Room] = {}
         self._lost: dict[int, Callable[[CloisterError], None]] = {}
-        self._spare = Spare(self._launch_spare, self._end, self._another)
+        self._spare = Spare(self._launch_spare, self.end, self.another)
 
     def record_path(self, id: SandboxId) -> Path:
         """Return where a line about a sandbox of ours goes; swept with everything else of ours."""
@@ -179,13 +179,19 @@ class NamespaceRuntime:
             else:
                 # Its launch is this one's: whoever gives up on this ends that.
                 guest = await spare
-                guest.id = id
-                guest.link.on_lost = on_lost
-                self._lost[guest.number] = on_lost
+                self.hand_over(guest, id, on_lost)
             self._spare.started(plan)
             return guest
         finally:
             self._spare.over(AFTER_START_S)
+
+    def hand_over(
+        self, guest: NamespaceGuest, id: SandboxId, on_lost: Callable[[CloisterError], None]
+    ) -> None:
+        """Give one that was begun ahead to whoever has come for it."""
+        guest.id = id
+        guest.link.on_lost = on_lost
+        self._lost[guest.number] = on_lost
 
     async def _launch_spare(self, plan: Plan) -> NamespaceGuest:
         return await self.launch(
@@ -196,7 +202,7 @@ class NamespaceRuntime:
             _require_posture,
         )
 
-    def _another(self, plan: Plan) -> Plan | None:
+    def another(self, plan: Plan) -> Plan | None:
         """Return the plan of one more sandbox of the same kind, if there are ids at hand for it."""
         pool = None if self._instance is None else self._instance.pool
         if plan.uid_map[0].count == 1 and pool is None:
@@ -277,11 +283,12 @@ class NamespaceRuntime:
             raise RequestError("this guest belongs to another runtime")
         self._spare.begin()
         try:
-            await self._end(guest)
+            await self.end(guest)
         finally:
             self._spare.over()
 
-    async def _end(self, guest: NamespaceGuest) -> None:
+    async def end(self, guest: NamespaceGuest) -> None:
+        """End one, whatever else is being launched or ended."""
         self._lost.pop(guest.number, None)
         if guest.doors is not None:
             guest.doors.close()

@@ -31,10 +31,13 @@ class Spare:
         launch: Callable[[Plan], Coroutine[Any, Any, NamespaceGuest]],
         destroy: Callable[[NamespaceGuest], Awaitable[None]],
         another: Callable[[Plan], Plan | None],
+        *,
+        over_streams: bool = False,
     ) -> None:
         self._launch = launch
         self._destroy = destroy
         self._another = another
+        self._over_streams = over_streams
         self._is_wanted = spares_are_wanted()
         self._busy = 0
         self._last: Room | None = None
@@ -76,7 +79,8 @@ class Spare:
         opened anew for each, host directories and disks, is not opened ahead.
         """
         again, self._last = plan.room is self._last, plan.room
-        fits = again and not plan.mounts and plan.disk is None and not plan.stream_transport
+        fits = again and not plan.mounts and plan.disk is None
+        fits = fits and plan.stream_transport == self._over_streams
         self._model = plan if self._is_wanted and fits and plan.drill is None else None
         if self._plan is not None and self._plan.room is not plan.room:
             self._let_go()
