@@ -65,6 +65,8 @@ lane_of_owner() {
     step "state: every storage driver, as $(id -un)" "$python" -m pytest -q tests/state
     step "end to end" "$python" -m pytest -q tests/e2e
     step "e2b: its own clients, unmodified" "$python" -m pytest -q tests/e2b
+    step "contract: the same on a server" env CLOISTER_CONTRACT=server "$python" -m pytest -q \
+        tests/contract/test_files.py tests/contract/test_dial.py tests/contract/test_terminal.py
     step "server: two tenants, real clients" "$python" -m pytest -q tests/server
     step "MCP: the official client, by pipes and by HTTP" "$python" -m pytest -q tests/mcp
     step "Inspect: its own check, and whole evaluations" "$python" -m pytest -q tests/inspect

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import subprocess
+import sys
+import tempfile
 import tomllib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -25,6 +28,20 @@ Make = Callable[..., Sandbox]
 
 _EXPECTED_SKIPS = Path(__file__).parents[1] / "expected_skips.toml"
 
+# What looks at the host's side of a sandbox, of which a server tells its clients nothing.
+OF_THE_HOST = {
+    "test_an_exception_in_the_body_ends_it_too",
+    "test_everything_inside_ends_with_it",
+    "test_a_cancelled_stop_still_ends_it",
+    "test_the_death_of_the_guest_is_told",
+    "test_a_step_that_fails_is_named_and_leaves_nothing",
+    "test_a_live_sandbox_is_on_record_by_its_label",
+    "test_the_posture_is_what_was_planned",
+    "test_a_sandbox_ends_at_its_lifetime",
+    "test_an_idle_sandbox_ends_and_a_busy_one_does_not",
+    "test_cpu_past_the_limit_is_withheld",
+}
+
 
 # What of the contract is run on a slower wall each time; all of it is under `make soak`.
 _SHORT = ("copy", "dial", "endings", "mounts", "output", "profiles", "root", "watch")
@@ -35,6 +52,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     absent = []
     for item in items:
         item.add_marker(pytest.mark.contract)
+        if TRANSPORTS == ["server"] and item.name.partition("[")[0] in OF_THE_HOST:
+            absent.append(item)
+            continue
         parameters = getattr(getattr(item, "callspec", None), "params", {})
         module = item.path.stem.removeprefix("test_")
         if parameters.get("transport") != "gvisor" and module != "walls":
@@ -63,7 +83,37 @@ async def unified_group(host: str, nothing_stays: None) -> None:
             pytest.skip(NO_UNIFIED)
 
 
-@pytest.fixture(params=["fds", "stream", "gvisor"])
+USUAL = ["fds", "stream", "gvisor"]
+# With CLOISTER_CONTRACT=server the same is asked of sandboxes on a server.
+TRANSPORTS = ["server"] if os.environ.get("CLOISTER_CONTRACT") == "server" else USUAL
+
+
+@pytest.fixture(scope="session", autouse=True)
+def served() -> Iterator[None]:
+    """A server of its own, on a unix socket, where the sandboxes are to be on one."""
+    if TRANSPORTS != ["server"]:
+        yield
+        return
+    with tempfile.TemporaryDirectory(prefix="clo-", ignore_cleanup_errors=True) as directory:
+        settings = Path(directory, "server.toml")
+        settings.write_text(
+            'log = "warning"\n[quota]\nsandboxes = 500\nmemory = "4TiB"\ncpus = 500'
+        )
+        command = [sys.executable, "-m", "cloister", "serve"]
+        command += ["--config", str(settings), "--socket", f"{directory}/s"]
+        server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        assert server.stdout is not None and server.stdout.readline()
+        os.environ["CLOISTER_URL"] = f"unix:{directory}/s"
+        try:
+            yield
+        finally:
+            del os.environ["CLOISTER_URL"]
+            server.terminate()
+            assert server.wait(60) == 0
+            server.stdout.close()
+
+
+@pytest.fixture(params=TRANSPORTS)
 def transport(request: pytest.FixtureRequest) -> str:
     """Whether descriptors travel, or everything goes over one stream; the last of another wall."""
     if request.param == "gvisor":

@@ -10,7 +10,7 @@ import pytest
 
 ROOMS = [
     *("errors", "model", "policy", "ledger", "store", "wire", "egress", "image"),
-    *("runtime", "node", "sandbox", "build", "blocking", "server", "cluster"),
+    *("runtime", "node", "remote", "sandbox", "build", "blocking", "server", "cluster"),
     *("e2b", "inspect", "mcp"),
     *("verify", "doctor", "cli"),
 ]

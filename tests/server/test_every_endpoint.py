@@ -24,8 +24,7 @@ BODIES: dict[str, Any] = {
     "Start": {"command": "touch /workspace/stranger"},
     "SignalRequest": {"signal": 9},
     "Size": {"rows": 1, "cols": 1},
-    "MakeDirectory": {"path": "/workspace/stranger"},
-    "Move": {"path": "/workspace/file", "target": "/workspace/stranger"},
+    "Program": {"command": "true"},
     "Rewind": {"to": 1},
 }
 
@@ -37,6 +36,8 @@ def send(
     path = re.sub(r"{\w+(:path)?}", "none", path)
     body = None if endpoint.takes is None else BODIES.get(endpoint.takes.__name__, {})
     query = {"path": "/workspace/stranger"} if "/files" in endpoint.path else {}
+    if endpoint.path.endswith("/move"):
+        query = {"path": "/workspace/file", "target": "/workspace/stranger"}
     if endpoint.path.endswith("/export"):
         query = {"form": "tar"}
     if endpoint.takes_bytes:

@@ -167,7 +167,7 @@ def test_files_go_in_and_out_whole(acme: httpx.Client, sandbox: str) -> None:
     stale = acme.put(f"{files}/content", params=where, content=b"x", headers={"if-match": '"0-0"'})
     assert stale.status_code == 409
     body = {"path": "/workspace/a/b", "target": "/workspace/c"}
-    assert acme.post(f"{files}/move", json=body).status_code == 204
+    assert acme.post(f"{files}/move", params=body).status_code == 204
     assert acme.get(f"{files}/stat", params={"path": "/workspace/c"}).json()["kind"] == "file"
     assert acme.get(f"{files}/content", params=where).status_code == 404
     below = {"path": "/workspace/a", "recursive": True}

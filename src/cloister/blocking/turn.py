@@ -22,13 +22,19 @@ class Proxy(Protocol):
     def _loop(self) -> Loop: ...
 
 
+def _own(method: Callable[..., T], inner: object) -> Callable[..., T]:
+    """Return the method as the object has it: one on a server does the same in its own way."""
+    own: Callable[..., T] = getattr(inner, method.__name__)
+    return own
+
+
 def waits(
     method: Callable[Concatenate[A, P], Coroutine[Any, Any, T]],
 ) -> Callable[Concatenate[Proxy, P], T]:
     """Turn an asynchronous method into one that returns when it is done."""
 
     def call(self: Proxy, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return self._loop.wait(method(self._inner, *args, **kwargs))
+        return self._loop.wait(_own(method, self._inner)(*args, **kwargs))
 
     functools.update_wrapper(call, method)
     return call
@@ -39,7 +45,7 @@ def calls(method: Callable[Concatenate[A, P], T]) -> Callable[Concatenate[Proxy,
 
     def call(self: Proxy, /, *args: P.args, **kwargs: P.kwargs) -> T:
         async def inside() -> T:
-            return method(self._inner, *args, **kwargs)
+            return _own(method, self._inner)(*args, **kwargs)
 
         return self._loop.wait(inside())
 
@@ -53,7 +59,7 @@ def iterates(
     """Turn an asynchronous generator into an ordinary one."""
 
     def call(self: Proxy, /, *args: P.args, **kwargs: P.kwargs) -> Iterator[T]:
-        return iterate(self._loop, method(self._inner, *args, **kwargs))
+        return iterate(self._loop, _own(method, self._inner)(*args, **kwargs))
 
     functools.update_wrapper(call, method)
     return call

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -49,6 +50,8 @@ def serve(
         from cloister.server.serve import serve as run
         from cloister.server.settings import load_settings
 
+        # Sandboxes of a server are here, whatever its own environment says.
+        os.environ.pop("CLOISTER_URL", None)
         path = None if socket is None else socket.absolute()
         settings = load_settings(config, socket=path, listen=listen, database=database)
         write_logs(settings.log)

@@ -68,6 +68,11 @@ class Observed:
         return self._traffic.traffic()
 
     @property
+    def why_ended(self) -> CloisterError | None:
+        """Why it ended, once it has."""
+        return self._over
+
+    @property
     def working_directory(self) -> str:
         """Where programs start that name no directory: the image's own, or /workspace."""
         return self._cwd

@@ -42,6 +42,7 @@ from cloister.runtime.plan import Plan
 from cloister.sandbox.accounts import Accounts
 from cloister.sandbox.asked import policy_changes
 from cloister.sandbox.dial import dial
+from cloister.sandbox.elsewhere import Elsewhere
 from cloister.sandbox.feeding import feed
 from cloister.sandbox.files import Files
 from cloister.sandbox.observed import Observed
@@ -60,7 +61,7 @@ WORKSPACE = "/workspace"
 _DEFAULT_POLICY = Policy()
 
 
-class Sandbox(Stateful, Permitting, Observed):
+class Sandbox(Elsewhere, Stateful, Permitting, Observed):
     """A complete, safe, offline sandbox; everything it may do more is in its policy.
 
     Use it as `async with Sandbox() as sandbox:`, or `open()` and `stop()` it yourself.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -124,4 +125,9 @@ class Stateful:
         directories, volumes and egress are not given to them unless `grants` says so, and secrets
         only with `secrets=True` beside it.
         """
+        if os.environ.get("CLOISTER_URL"):
+            from cloister.sandbox.remote import RemoteSandbox
+
+            made: Any = RemoteSandbox.fork(snapshot, count, grants=grants, **changes)
+            return made  # type: ignore[no-any-return]
         return Forks(lambda: fork(cls, snapshot, require_count(count), grants, changes))

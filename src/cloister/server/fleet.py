@@ -5,12 +5,20 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 
 import msgspec
 
-from cloister.errors import AlreadyExists, CloisterError, GuestGone, NotFound, RequestError
+from cloister.errors import (
+    AlreadyExists,
+    CloisterError,
+    Exhausted,
+    GuestGone,
+    NotFound,
+    RequestError,
+)
 from cloister.model import Limits, quote
 from cloister.sandbox import Sandbox
 from cloister.sandbox.fork import require_count
@@ -19,13 +27,14 @@ from cloister.server.records import Records, SandboxRow
 from cloister.server.resident import Resident
 from cloister.server.settings import Settings
 from cloister.server.shelves import Shelves
-from cloister.server.spec import SandboxSpec, parse_timeout, sandbox_settings
+from cloister.server.spec import SandboxSpec, parse_timeout, sandbox_settings, timeout_of
 from cloister.server.tenancy import TenantName
 from cloister.server.tokens import Caller
 from cloister.server.turns import Turns
 
 log = logging.getLogger("cloister.server")
 
+_MOST_REMEMBERED = 1000
 # Of a sandbox that has ended, so long can be asked what became of it.
 _REMEMBER_ENDED_S = 7 * 24 * 3600.0
 
@@ -65,6 +74,8 @@ class Fleet:
         self._tasks: set[asyncio.Task[None]] = set()
         self._closing = False
         self.started = 0
+        # Why the last of those ended that reached a limit of their own.
+        self._exhausted: OrderedDict[tuple[TenantName, str], Exhausted] = OrderedDict()
 
     async def open(self) -> None:
         """Settle what an earlier server left: what is kept stays, what ran has ended."""
@@ -100,6 +111,9 @@ class Fleet:
         """Return a live sandbox of a tenant; one of another does not exist for them."""
         resident = self._residents.get((tenant, id))
         if resident is None or resident.ended.is_set():
+            why = self._exhausted.get((tenant, id))
+            if why is not None:
+                raise why
             raise NotFound(f"no sandbox {quote(id)} is running", what=id)
         return resident
 
@@ -227,9 +241,9 @@ class Fleet:
         """Count it, wait for its turn, remember it, start it; undo all of that if one fails."""
         if self._closing:
             raise GuestGone("the server is being stopped", reason="draining")
-        timeout_s = parse_timeout(spec.timeout, self.settings)
         tenant, sandbox = caller.tenant, make()
         limits = sandbox.policy.limits
+        timeout_s = timeout_of(spec, limits, self.settings)
         self.quotas.reserve(tenant, limits)
         try:
             await self._places.take(tenant)
@@ -264,7 +278,7 @@ class Fleet:
             created_at=now,
             ended_at=None,
             ending=None,
-            deadline_at=now + parse_timeout(spec.timeout, self.settings),
+            deadline_at=now + timeout_of(spec, limits, self.settings),
             # A limit that nobody named is a text of its own kind.
             spec=msgspec.json.encode(spec, enc_hook=str).decode(),
             metadata=spec.metadata or {},
@@ -325,7 +339,12 @@ class Fleet:
     async def _watch(self, resident: Resident) -> None:
         """Notice that a sandbox ended by itself."""
         await resident.sandbox.wait_ended()
-        await self._end(resident, "it ended by itself")
+        why = resident.sandbox.why_ended
+        if isinstance(why, Exhausted) and not resident.ended.is_set():
+            self._exhausted[resident.tenant, resident.id] = why
+            while len(self._exhausted) > _MOST_REMEMBERED:
+                self._exhausted.popitem(last=False)
+        await self._end(resident, "it ended by itself" if why is None else str(why))
 
     def _expire(self, resident: Resident) -> None:
         self._spawn(self._reach_deadline(resident))

@@ -143,8 +143,17 @@ def limits_of(spec: SandboxSpec, before: Limits, caller: Caller, settings: Setti
     return limits
 
 
+def timeout_of(spec: SandboxSpec, limits: Limits, settings: Settings) -> float:
+    """Return after how many seconds a sandbox is to end: what it says, or its own lifetime."""
+    stated = {**(spec.policy or {}).get("limits", {}), **(spec.limits or {})}
+    if spec.timeout is None and "lifetime" in stated:
+        lifetime = limits.lifetime or settings.longest_timeout_s
+        return min(lifetime, settings.longest_timeout_s)
+    return parse_timeout(spec.timeout, settings)
+
+
 def parse_timeout(value: float | None, settings: Settings) -> float:
-    """Return after how many seconds a sandbox is to end."""
+    """Return a number of seconds that a sandbox may have."""
     if value is None:
         return settings.timeout_s
     if not 0 < value <= settings.longest_timeout_s:

@@ -24,6 +24,7 @@ OF_THE_WIRE |= {"Sandbox.adopt", "Sandbox.guest", "Sandbox.start_guest", "Sandbo
 OF_THE_WIRE |= {"Sandbox.freeze", "Sandbox.is_idle", "Sandbox.stand_on"}
 OF_THE_WIRE |= {"Sandbox.wait_until_moving", "Sandbox.end_step", "Sandbox.compared"}
 OF_THE_WIRE |= {"Sandbox.wait_ended", "Sandbox.recording", "Sandbox.benches", "Sandbox.ask"}
+OF_THE_WIRE |= {"Sandbox.wait_ended", "Sandbox.recording", "Sandbox.why_ended"}
 # What a blocking method gives or takes differs from the asynchronous one, and only so.
 DIFFERENT = {
     "Sandbox.dial": "a socket instead of two streams",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from cloister.server.endpoint import Conversation, Endpoint
-from cloister.server.routes import files, processes, record, running, sandboxes, state, stock
+from cloister.server.routes import files, ports, processes, record, running, sandboxes, state, stock
 
 
 def endpoints() -> list[Endpoint]:
@@ -21,4 +21,4 @@ def endpoints() -> list[Endpoint]:
 
 def conversations() -> list[Conversation]:
     """Return every WebSocket."""
-    return [*processes.CONVERSATIONS, *files.CONVERSATIONS]
+    return [*processes.CONVERSATIONS, *files.CONVERSATIONS, *ports.CONVERSATIONS]

@@ -90,31 +90,27 @@ class WatchQuery(PathQuery, kw_only=True):
     recursive: bool = True
 
 
-class MakeDirectory(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+class MakeQuery(PathQuery, kw_only=True):
     """A directory to make; `mode` is octal."""
 
-    path: str
     mode: str = "755"
     parents: bool = True
-    user: str | None = None
 
 
-class Move(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+class MoveQuery(PathQuery, kw_only=True):
     """What to rename to what."""
 
-    path: str
     target: str
     replace: bool = False
-    user: str | None = None
 
 
-def path_of(call: Call) -> str:
-    """Return the path of the query as it was sent: any bytes, not only those that are text."""
+def path_of(call: Call, name: str = "path") -> str:
+    """Return a path of the query as it was sent: any bytes, not only those that are text."""
     query = call.request.scope["query_string"].decode("ascii", "replace")
     for key, value in parse_qsl(query, keep_blank_values=True, errors="surrogateescape"):
-        if key == "path":
+        if key == name:
             return str(value)
-    raise RequestError("the query has no path")
+    raise RequestError(f"the query has no {name}")
 
 
 def as_mode(text: str) -> int:
@@ -201,9 +197,10 @@ async def _list(call: Call) -> EntryPage:
     if not 0 < query.limit <= _MOST_LISTED:
         raise RequestError(f"limit is {query.limit}; it may be 1 to {_MOST_LISTED}")
     entries = await files.list(path, user=query.user)
-    rest = [each for each in entries if query.after is None or each.name > query.after]
+    after = None if query.after is None else path_of(call, "after")
+    rest = [each for each in entries if after is None or each.name > after]
     shown = rest[: query.limit]
-    next = shown[-1].name if len(rest) > len(shown) else None
+    next = _text(shown[-1].name)[0] if len(rest) > len(shown) else None
     return EntryPage([entry_info(each) for each in shown], next)
 
 
@@ -213,16 +210,15 @@ async def _stat(call: Call) -> EntryInfo:
 
 
 async def _make(call: Call) -> None:
-    files = call.resident().sandbox.files
-    wanted = await call.body(MakeDirectory)
-    mode = as_mode(wanted.mode)
-    await files.make(wanted.path, mode=mode, parents=wanted.parents, user=wanted.user)
+    query, files = call.query(MakeQuery), call.resident().sandbox.files
+    mode = as_mode(query.mode)
+    await files.make(path_of(call), mode=mode, parents=query.parents, user=query.user)
 
 
 async def _move(call: Call) -> None:
-    files = call.resident().sandbox.files
-    wanted = await call.body(Move)
-    await files.move(wanted.path, wanted.target, replace=wanted.replace, user=wanted.user)
+    query, files = call.query(MoveQuery), call.resident().sandbox.files
+    target = path_of(call, "target")
+    await files.move(path_of(call), target, replace=query.replace, user=query.user)
 
 
 async def _remove(call: Call) -> None:
@@ -265,7 +261,10 @@ async def _watch(call: Call, websocket: WebSocket) -> None:
             said = {"kind": change.kind.value, "path": path, "path_bytes": path_bytes}
             await websocket.send_text(msgspec.json.encode(said).decode())
             first = asyncio.ensure_future(anext(changes))
-    except (StopAsyncIteration, WebSocketDisconnect):
+    except StopAsyncIteration:
+        # What was watched is gone.
+        await websocket.close()
+    except WebSocketDisconnect:
         return
     finally:
         for task in (first, becoming, gone):
@@ -306,10 +305,10 @@ ENDPOINTS = (
     ),
     Endpoint(
         *("POST", f"{_FILES}/directories", _WRITE, _make, "Make a directory"),
-        takes=MakeDirectory,
+        query=MakeQuery,
         status=204,
     ),
-    Endpoint("POST", f"{_FILES}/move", _WRITE, _move, "Rename", takes=Move, status=204),
+    Endpoint("POST", f"{_FILES}/move", _WRITE, _move, "Rename", query=MoveQuery, status=204),
     Endpoint(
         *("DELETE", _FILES, _WRITE, _remove, "Remove a file, or a tree"),
         query=RemoveQuery,

@@ -67,6 +67,12 @@ async def _run_once(call: Call) -> RunResult:
     return await unless_gone(call.request, live())
 
 
+async def _end_step(call: Call) -> None:
+    resident = call.resident()
+    wanted = await call.body(Program)
+    await resident.sandbox.end_step(wanted.words())
+
+
 _WRITE = "sandboxes:write"
 ENDPOINTS: tuple[Any, ...] = (
     Endpoint(
@@ -74,6 +80,12 @@ ENDPOINTS: tuple[Any, ...] = (
         "Run a program to its end; a client that goes away ends it",
         takes=RunRequest,
         gives=RunResult,
+    ),
+    Endpoint(
+        *("POST", "/v1/sandboxes/{id}/steps", _WRITE, _end_step),
+        "End a step of the history after a program that was started",
+        takes=Program,
+        status=204,
     ),
     Endpoint(
         *("POST", "/v1/run", _WRITE, _run_once),

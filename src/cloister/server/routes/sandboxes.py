@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import hashlib
 import json
@@ -23,6 +24,7 @@ from cloister.server.tenancy import Names
 
 _KEY = re.compile(r"[!-~]{1,128}")
 _MOST_LISTED = 1000
+_LONGEST_WAIT_S = 60.0
 _STATES = {"live": ("running",), "kept": ("kept",), "ended": ("ended",)}
 
 
@@ -40,6 +42,8 @@ class SandboxInfo(msgspec.Struct, omit_defaults=True, kw_only=True):
     label: str | None = None
     policy: dict[str, Any] | None = None
     processes: int | None = None
+    working_directory: str | None = None
+    reopened: bool = False
 
 
 class SandboxPage(msgspec.Struct, omit_defaults=True):
@@ -57,6 +61,18 @@ class SandboxQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     after: str | None = None
     # As JSON: only those with these pairs.
     metadata: str | None = None
+
+
+class EndQuery(msgspec.Struct, forbid_unknown_fields=True):
+    """How many seconds to wait for the end, if it has not come."""
+
+    wait: float = 0
+
+
+class End(msgspec.Struct):
+    """Whether a sandbox has ended."""
+
+    ended: bool
 
 
 class Timeout(msgspec.Struct, forbid_unknown_fields=True):
@@ -78,6 +94,8 @@ def info_of(resident: Resident) -> SandboxInfo:
         label=sandbox.label,
         policy=sandbox.policy.as_dict(),
         processes=len(resident.processes),
+        working_directory=sandbox.working_directory,
+        reopened=sandbox.is_reopened,
     )
 
 
@@ -179,6 +197,29 @@ async def _end(call: Call) -> None:
     await call.fleet.end(tenant, id)
 
 
+async def _stop(call: Call) -> None:
+    """End what runs, and leave what is kept: twice does no more than once."""
+    await call.fleet.end(call.caller.tenant, call.resident().id)
+
+
+async def _wait_end(call: Call) -> End:
+    query = call.query(EndQuery)
+    if not 0 <= query.wait <= _LONGEST_WAIT_S:
+        raise RequestError(f"wait is {query.wait:g}; it may be 0 to {_LONGEST_WAIT_S}")
+    id = call.request.path_params["id"]
+    call.require_sandbox(id)
+    await call.fleet.row(call.caller.tenant, id)
+    try:
+        resident = call.fleet.find(call.caller.tenant, id)
+        async with asyncio.timeout(query.wait):
+            await resident.ended.wait()
+    except NotFound:
+        return End(True)
+    except TimeoutError:
+        return End(False)
+    return End(True)
+
+
 async def _timeout(call: Call) -> SandboxInfo:
     resident = call.resident()
     wanted = await call.body(Timeout)
@@ -219,6 +260,16 @@ ENDPOINTS = (
         *("DELETE", _ONE, _WRITE, _end),
         "End a sandbox; of one that is kept and not running, remove the disk",
         status=204,
+    ),
+    Endpoint(
+        *("DELETE", f"{_ONE}/running", _WRITE, _stop),
+        "End a sandbox; what is kept stays",
+        status=204,
+    ),
+    Endpoint(
+        *("GET", f"{_ONE}/end", _READ, _wait_end, "Wait for its end"),
+        query=EndQuery,
+        gives=End,
     ),
     Endpoint(
         *("PUT", f"{_ONE}/timeout", _WRITE, _timeout, "Set how long it may still run"),

@@ -1,0 +1,212 @@
+"""Requests to a server over connections that are kept, with bodies and answers as streams."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import AsyncGenerator, AsyncIterable
+from dataclasses import dataclass
+from typing import Any
+
+import h11
+
+from cloister.errors import HostError
+from cloister.remote.place import Place
+
+Body = bytes | AsyncIterable[bytes] | None
+
+_PIECE_BYTES = 256 * 1024
+_MOST_IDLE = 64
+_MOST_HEADER_BYTES = 64 * 1024
+
+
+class ServerLost(HostError):
+    """The server did not answer, or went away in the middle of an answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The head of an answer; its body is read from `chunks`."""
+
+    status: int
+    headers: dict[str, str]
+    chunks: AsyncGenerator[bytes, None]
+
+
+class Connections:
+    """Connections to one server, of one event loop."""
+
+    def __init__(self, place: Place) -> None:
+        self._place = place
+        self._idle: list[_Connection] = []
+        self._tls = ssl.create_default_context() if place.is_tls else None
+
+    async def ask(self, method: str, target: str, headers: dict[str, str], body: Body) -> Answer:
+        """Send a request and return the answer once its head is there."""
+        while self._idle:
+            connection = self._idle.pop()
+            if connection.is_over:
+                connection.close()
+                continue
+            try:
+                return await self._ask(connection, method, target, headers, body)
+            except _Stale:
+                # The server had closed it meanwhile, and has not seen the request.
+                continue
+        return await self._ask(await self._open(), method, target, headers, body)
+
+    async def _open(self) -> _Connection:
+        place = self._place
+        try:
+            if place.socket is not None:
+                streams = await asyncio.open_unix_connection(place.socket)
+            else:
+                streams = await asyncio.open_connection(place.host, place.port, ssl=self._tls)
+        except OSError as error:
+            where = place.socket or place.authority
+            raise ServerLost(
+                f"no server answers at {where}: {error.strerror or error}; check CLOISTER_URL"
+            ) from error
+        return _Connection(*streams)
+
+    async def _ask(
+        self, connection: _Connection, method: str, target: str, headers: dict[str, str], body: Body
+    ) -> Answer:
+        try:
+            sent = {"host": self._place.authority, **headers}
+            status, found = await connection.send(method, target, sent, body)
+        except BaseException:
+            connection.close()
+            raise
+        return Answer(status, found, self._chunks(connection))
+
+    async def _chunks(self, connection: _Connection) -> AsyncGenerator[bytes, None]:
+        is_whole = False
+        try:
+            async for chunk in connection.receive():
+                yield chunk
+            is_whole = connection.renew()
+        finally:
+            if is_whole and len(self._idle) < _MOST_IDLE:
+                self._idle.append(connection)
+            else:
+                # Closed in the middle: the server sees that nobody wants the rest.
+                connection.close()
+
+    def close(self) -> None:
+        """Close what is kept."""
+        while self._idle:
+            self._idle.pop().close()
+
+
+class _Stale(ServerLost):
+    """A kept connection was closed before the server saw anything of a request."""
+
+
+class _Connection:
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+        self._protocol = h11.Connection(h11.CLIENT, _MOST_HEADER_BYTES)
+        self._is_used = False
+
+    async def send(
+        self, method: str, target: str, headers: dict[str, str], body: Body
+    ) -> tuple[int, dict[str, str]]:
+        is_used, self._is_used = self._is_used, True
+        # Whatever the body raises is its owner's, and not about the connection.
+        await self._send(method, target, headers, body)
+        try:
+            answer = await self._head()
+        except OSError as error:
+            if is_used and not isinstance(body, AsyncIterable):
+                raise _Stale("the connection was closed") from error
+            raise ServerLost(f"the connection to the server broke: {error}") from error
+        if answer is None:
+            if is_used and not isinstance(body, AsyncIterable):
+                raise _Stale("the connection was closed")
+            raise ServerLost("the server closed the connection without an answer")
+        return answer.status_code, {
+            name.decode("latin-1"): value.decode("latin-1") for name, value in answer.headers
+        }
+
+    async def _send(self, method: str, target: str, headers: dict[str, str], body: Body) -> None:
+        fields = dict(headers)
+        if isinstance(body, bytes):
+            fields["content-length"] = str(len(body))
+        elif body is not None:
+            fields["transfer-encoding"] = "chunked"
+        request = h11.Request(method=method, target=target, headers=list(fields.items()))
+        data = self._bytes(request)
+        if isinstance(body, bytes) and body:
+            data += self._bytes(h11.Data(data=body))
+        if not isinstance(body, AsyncIterable):
+            await self._passed(data + self._bytes(h11.EndOfMessage()))
+            return
+        self._writer.write(data)
+        async for chunk in body:
+            if chunk and not await self._passed(self._bytes(h11.Data(data=chunk))):
+                return
+        await self._passed(self._bytes(h11.EndOfMessage()))
+
+    async def _passed(self, data: bytes) -> bool:
+        """Send some of a body; whether anybody takes it."""
+        try:
+            self._writer.write(data)
+            await self._writer.drain()
+        except OSError:
+            # It may have answered already, that it wants no more of this.
+            return False
+        return True
+
+    def _bytes(self, event: Any) -> bytes:
+        return self._protocol.send(event) or b""
+
+    async def _head(self) -> h11.Response | None:
+        while True:
+            event = await self._event()
+            if isinstance(event, h11.Response):
+                return event
+            if not isinstance(event, h11.InformationalResponse):
+                return None
+
+    async def receive(self) -> AsyncGenerator[bytes, None]:
+        while True:
+            try:
+                event = await self._event()
+            except OSError as error:
+                raise ServerLost(f"the connection to the server broke: {error}") from error
+            if isinstance(event, h11.Data):
+                yield bytes(event.data)
+            elif isinstance(event, h11.EndOfMessage):
+                return
+            else:
+                raise ServerLost("the answer ended in the middle")
+
+    async def _event(self) -> Any:
+        while True:
+            try:
+                event = self._protocol.next_event()
+            except h11.RemoteProtocolError as error:
+                # Closed in the middle, or something that is not HTTP.
+                if self._reader.at_eof():
+                    return None
+                raise ServerLost(f"what answers there is no Cloister server: {error}") from error
+            if event is not h11.NEED_DATA:
+                return event
+            self._protocol.receive_data(await self._reader.read(_PIECE_BYTES))
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the server has closed it."""
+        return self._reader.at_eof()
+
+    def renew(self) -> bool:
+        """Make ready for the next request; whether the server lets there be one."""
+        if self._protocol.our_state is not h11.DONE or self._protocol.their_state is not h11.DONE:
+            return False
+        self._protocol.start_next_cycle()
+        return True
+
+    def close(self) -> None:
+        self._writer.close()

@@ -1,0 +1,484 @@
+"""A sandbox on a server, used as one that is here: what is asked of it is asked over HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import socket as sockets
+import weakref
+from base64 import b64encode
+from collections.abc import AsyncIterator, Generator, Iterator, Mapping, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, NoReturn, Self
+
+from cloister.errors import (
+    CloisterError,
+    Exhausted,
+    GuestGone,
+    NotFound,
+    RequestError,
+    Unsupported,
+)
+from cloister.model import (
+    UNLIMITED,
+    Environment,
+    Limits,
+    MountMode,
+    Result,
+    SandboxId,
+    SandboxUsage,
+    User,
+    parse_bytes,
+    parse_command,
+    parse_cwd,
+    parse_duration,
+    parse_env,
+    parse_user,
+    quote,
+)
+from cloister.policy import Egress, ImageRoot, Policy, read_policy
+from cloister.remote import Client, server_place
+from cloister.sandbox.fork import Forks, require_count
+from cloister.sandbox.process import require_terminal_size
+from cloister.sandbox.remote_files import RemoteFiles
+from cloister.sandbox.remote_process import RemoteProcess, read_result
+from cloister.sandbox.sandbox import WORKSPACE, Sandbox
+
+if TYPE_CHECKING:
+    from cloister.model.changes import Change
+    from cloister.model.traffic import Traffic
+    from cloister.sandbox.process import Process
+    from cloister.store import Snapshot
+
+_DIAL_BYTES = 64 * 1024
+_MOST_CHANGES = 10_000
+
+
+class RemoteSandbox(Sandbox):
+    """A sandbox of a server; `Sandbox(...)` makes one where CLOISTER_URL names a server."""
+
+    _is_elsewhere = True
+
+    def __init__(self, policy: Policy | None = None, **settings: Any) -> None:
+        super().__init__(policy, **settings)
+        place = server_place()
+        if place is None:
+            raise RequestError("CLOISTER_URL names no server")
+        self._at = place
+        self._spec = _spec(self.policy, policy, settings)
+        self._copies = [each for each in self.policy.mounts if each.mode is MountMode.COPY]
+        self._fork_of: str | None = None
+        self._is_open = False
+        self._was_reopened = False
+        self._is_held = False
+        self._started: weakref.WeakSet[RemoteProcess] = weakref.WeakSet()
+        self._carrying: set[asyncio.Task[None]] = set()
+        self.files = RemoteFiles(self)
+
+    @property
+    def client(self) -> Client:
+        """What talks to the server."""
+        return Client.of(self._at)
+
+    @property
+    def place(self) -> str:
+        """Where it is on the server; an error unless it is running."""
+        if self._over is not None:
+            raise self._over
+        if not self._is_open:
+            raise RequestError("this sandbox is not started; use `async with` or await open()")
+        return f"/v1/sandboxes/{self.id}"
+
+    async def open(self) -> Self:
+        """Start the sandbox. Nothing of it exists if this raises."""
+        if self._is_open or self._over is not None:
+            raise RequestError("this sandbox has been started before; make another one")
+        if self._fork_of is None:
+            found = await self.client.ask("POST", "/v1/sandboxes", self._spec)
+        else:
+            body = {"count": 1, "sandbox": self._spec}
+            path = f"/v1/snapshots/{self._fork_of}/fork"
+            (found,) = (await self.client.ask("POST", path, body))["sandboxes"]
+        return await self._opened(found)
+
+    async def _opened(self, found: dict[str, Any]) -> Self:
+        self.id = SandboxId(found["id"])
+        policy = read_policy(found["policy"], "policy of the server")
+        self.adopt(policy, {}, found.get("working_directory", WORKSPACE))
+        self._was_reopened = found.get("reopened", False)
+        self._is_open = True
+        try:
+            for mount in self._copies:
+                if not self._was_reopened:
+                    await self.files.copy_in(mount.source, str(mount.target))
+        except BaseException:
+            await self.stop()
+            raise
+        return self
+
+    async def stop(self) -> None:
+        """End it and everything in it; returns when nothing is left. May be called twice."""
+        if self._over is None:
+            self._over = GuestGone("the sandbox was stopped", reason="stopped")
+        if self._stopping is None:
+            self._stopping = asyncio.get_running_loop().create_task(self._destroy())
+        await asyncio.shield(self._stopping)
+
+    async def _destroy(self) -> None:
+        if not self._is_open:
+            return
+        self._is_open = False
+        try:
+            await self.client.ask("DELETE", f"/v1/sandboxes/{self.id}/running")
+        except (NotFound, GuestGone):
+            # It ended by itself.
+            return
+        finally:
+            for process in tuple(self._started):
+                await process.leave()
+            for task in tuple(self._carrying):
+                task.cancel()
+            await asyncio.gather(*self._carrying, return_exceptions=True)
+
+    def _running(self) -> NoReturn:
+        self.place  # noqa: B018
+        raise Unsupported("this is on a server; what the host sees of it is not told to clients")
+
+    def enter(self) -> None:
+        """Nothing to note here: the server sees what is being done."""
+        self.place  # noqa: B018
+
+    def leave(self) -> None:
+        """Nothing to note here."""
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it has been started and has not been ended from here."""
+        return self._is_open and self._over is None
+
+    @property
+    def is_reopened(self) -> bool:
+        """Whether it goes on with what was kept before."""
+        return self._was_reopened
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether every process inside is held still."""
+        return self._is_held
+
+    async def run(
+        self,
+        command: str | Sequence[str | bytes],
+        *,
+        cwd: str | os.PathLike[str] | None = None,
+        env: Mapping[str, str] | None = None,
+        user: str | int | User | None = None,
+        timeout: float | str | None = None,
+        stdin: bytes | str | None = None,
+        output: int | None = None,
+    ) -> Result:
+        """Run a program to its end and return how it ended and what it printed."""
+        data = stdin.encode() if isinstance(stdin, str) else stdin
+        if data is not None and not isinstance(data, bytes | bytearray | memoryview):
+            raise RequestError(f"stdin is {quote(stdin)}; write text or bytes")
+        body = _program(command, cwd, env, user)
+        if timeout is not None:
+            body["timeout"] = _duration(timeout)
+        if data is not None:
+            body["stdin"] = b64encode(data).decode()
+        if output is not None:
+            body["output"] = parse_bytes(output, "output")
+        return read_result(await self._ask("POST", "/run", body))
+
+    async def start(
+        self,
+        command: str | Sequence[str | bytes],
+        *,
+        cwd: str | os.PathLike[str] | None = None,
+        env: Mapping[str, str] | None = None,
+        user: str | int | User | None = None,
+        timeout: float | str | None = UNLIMITED,
+        pty: tuple[int, int] | bool = False,
+        stdin: bool = False,
+    ) -> Process:
+        """Start a program and return it running, with its streams."""
+        size = (24, 80) if pty is True else (pty or None)
+        if size is not None:
+            require_terminal_size(size)
+        limit = self.policy.limits.wall if timeout is None else timeout
+        body = {
+            **_program(command, cwd, env, user),
+            "timeout": UNLIMITED if limit is None else _duration(limit),
+            "pty": size,
+            "stdin": stdin,
+        }
+        with self.told_gone():
+            socket = await self.client.open_socket(f"{self.place}/processes/own")
+        process = await RemoteProcess.begin_at(socket, body)
+        self._started.add(process)
+        return process
+
+    async def _ask(self, method: str, below: str, value: Any = None, /, **query: Any) -> Any:
+        with self.told_gone():
+            return await self.client.ask(method, self.place + below, value, **query)
+
+    @contextlib.contextmanager
+    def told_gone(self) -> Iterator[None]:
+        """Say of a sandbox that the server does not know any more that it has ended."""
+        try:
+            yield
+        except NotFound as error:
+            if error.what == self.id:
+                raise GuestGone("the sandbox has ended", reason="ended") from error
+            raise
+
+    async def dial(self, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """Connect to a TCP port inside and return the two ends of the connection."""
+        if isinstance(port, bool) or not isinstance(port, int) or not 0 < port < 65_536:
+            raise RequestError(f"port {port!r} does not exist; use 1 to 65535")
+        with self.told_gone():
+            socket = await self.client.open_socket(f"{self.place}/ports/{port}/tcp")
+        ours, theirs = sockets.socketpair()
+        task = asyncio.create_task(_carry(socket, theirs))
+        self._carrying.add(task)
+        task.add_done_callback(self._carrying.discard)
+        return await asyncio.open_connection(sock=ours, limit=4 * _DIAL_BYTES)
+
+    async def pause(self) -> None:
+        """Stop every process inside; memory stays, no CPU is used."""
+        await self._ask("POST", "/pause")
+        self._is_held = True
+
+    async def resume(self) -> None:
+        """Let every process inside continue."""
+        await self._ask("POST", "/resume")
+        self._is_held = False
+
+    async def snapshot(self, name: str | None = None) -> Snapshot:
+        """Save what is on its disk now; programs go on. With a name it is kept until removed."""
+        return _snapshot(await self._ask("POST", "/snapshots", {"name": name}))
+
+    async def snapshots(self) -> tuple[Snapshot, ...]:
+        """Return its snapshots and those it came from, oldest first."""
+        found = await self._ask("GET", "/snapshots")
+        return tuple(_snapshot(each) for each in found["snapshots"])
+
+    async def rewind(self, to: Snapshot | str | int) -> Snapshot:
+        """Go back to a snapshot, its name, or the number of a step. Programs inside end."""
+        return _snapshot(await self._ask("POST", "/rewind", {"to": _which(to)}))
+
+    async def end_step(
+        self, command: str | Sequence[str | bytes], result: Result | None = None
+    ) -> None:
+        """End a step of the history, if there is one."""
+        await self._ask("POST", "/steps", _program(command, None, None, None))
+
+    def diff(  # type: ignore[override]
+        self, below: str = "/", *, since: Snapshot | str | int | None = None
+    ) -> RemoteDifferences:
+        """Return what changed in one tree since the image, or since a snapshot."""
+        return RemoteDifferences(self, below, None if since is None else str(_which(since)))
+
+    async def usage(self) -> SandboxUsage:
+        """Return what the whole sandbox consumes now."""
+        found = await self._ask("GET", "/usage")
+        return SandboxUsage(**{"cpu_s": None, "peak_pids": None, **found})
+
+    async def traffic(self) -> Traffic:
+        """Return what it has asked of the network, and what came of it."""
+        from cloister.model.traffic import Traffic, TrafficEvent
+
+        found = await self._ask("GET", "/traffic")
+        return Traffic(tuple(TrafficEvent(**each) for each in found["events"]), found["lost"])
+
+    async def wait_ended(self) -> None:
+        """Wait until it has ended, whoever ends it."""
+        while self._is_open:
+            try:
+                if (await self._ask("GET", "/end", wait=30))["ended"]:
+                    return
+            except CloisterError:
+                return
+
+    @classmethod
+    def fork(
+        cls, snapshot: Snapshot | str, count: int = 1, *, grants: bool = False, **changes: Any
+    ) -> Forks[Self]:
+        """Return new sandboxes from a snapshot: `await` it, or `async with` it to end them too."""
+        if grants:
+            raise Unsupported("on a server a fork is granted nothing by itself; name what it needs")
+
+        async def start() -> list[Self]:
+            place = server_place()
+            if place is None:
+                raise RequestError("CLOISTER_URL names no server")
+            body = {"count": require_count(count), "sandbox": _spec(Policy(), None, changes)}
+            path = f"/v1/snapshots/{_which(snapshot)}/fork"
+            found = await Client.of(place).ask("POST", path, body)
+            forks = [cls(**changes) for _ in found["sandboxes"]]
+            opened = zip(forks, found["sandboxes"], strict=True)
+            return [await fork._opened(each) for fork, each in opened]
+
+        return Forks(start)
+
+
+class RemoteDifferences:
+    """What a sandbox on a server changed: `await` it, or go through it with `async for`."""
+
+    def __init__(self, sandbox: RemoteSandbox, below: str, since: str | None) -> None:
+        self._sandbox = sandbox
+        self._query = {"below": below, "since": since}
+
+    def __await__(self) -> Generator[Any, None, tuple[Change, ...]]:
+        return self._collect().__await__()
+
+    async def _collect(self) -> tuple[Change, ...]:
+        from cloister.model.changes import Change
+
+        found = await self._sandbox._ask("GET", "/diff", None, **self._query)
+        if not found["complete"]:
+            raise Exhausted(
+                f"more than {_MOST_CHANGES} paths changed; compare less at once", limit="output"
+            )
+        return tuple(Change.from_json(each) for each in found["changes"])
+
+    async def __aiter__(self) -> AsyncIterator[Change]:
+        for change in await self._collect():
+            yield change
+
+
+async def _carry(socket: Any, end: sockets.socket) -> None:
+    """Copy between a WebSocket and the pair that the caller's stream is the other end of."""
+    reader, writer = await asyncio.open_connection(sock=end, limit=4 * _DIAL_BYTES)
+
+    async def inward() -> None:
+        while data := await reader.read(_DIAL_BYTES):
+            await socket.send(data)
+        await socket.send(json.dumps({"closed": True}))
+
+    sending = asyncio.create_task(inward())
+    try:
+        async for message in socket:
+            if isinstance(message, bytes):
+                writer.write(message)
+                await writer.drain()
+            elif writer.can_write_eof():
+                writer.write_eof()
+    except Exception:
+        # Either end is gone; the other is told by the close.
+        return
+    finally:
+        sending.cancel()
+        await asyncio.gather(sending, return_exceptions=True)
+        writer.close()
+        await socket.close()
+
+
+def _program(
+    command: str | Sequence[str | bytes],
+    cwd: str | os.PathLike[str] | None,
+    env: Mapping[str, str] | None,
+    user: str | int | User | None,
+) -> dict[str, Any]:
+    argv = parse_command(command)
+    body: dict[str, Any] = {"argv": [b64encode(part).decode() for part in argv]}
+    if cwd is not None:
+        body["cwd"] = parse_cwd(os.fspath(cwd))
+    if env is not None:
+        body["env"] = parse_env(env)
+    if user is not None:
+        who = parse_user(user)
+        body["user"] = f"{who.uid}:{who.gid}"
+    return body
+
+
+def _duration(value: float | str) -> float | str:
+    return UNLIMITED if value == UNLIMITED else parse_duration(value, "timeout")
+
+
+def _which(snapshot: Snapshot | str | int) -> str | int:
+    return snapshot if isinstance(snapshot, str | int) else snapshot.id
+
+
+def _snapshot(found: dict[str, Any]) -> Snapshot:
+    from cloister.store import Snapshot
+
+    return Snapshot(
+        id=found["id"],
+        name=found.get("name"),
+        sandbox=found["sandbox"],
+        parent=found.get("parent"),
+        created_at=datetime.fromisoformat(found["created_at"]).timestamp(),
+        step=found.get("step"),
+        command=found.get("command"),
+        method=found["method"],
+        image=found.get("image"),
+        policy="",
+        chain=(),
+    )
+
+
+_FIELDS = ("profile", "trust", "runtime", "require", "storage", "history", "ledger")
+
+
+def _spec(whole: Policy, policy: Policy | None, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what the server is asked for: the whole policy, or what changes of another's."""
+    spec: dict[str, Any] = {
+        name: settings[name]
+        for name in ("keep", "label", "template")
+        if settings.get(name) is not None
+    }
+    if policy is not None or not ("keep" in spec or "template" in spec or _is_plain(settings)):
+        tables = whole.as_dict()
+        tables["mount"] = [each for each in tables["mount"] if each["mode"] != "copy"]
+        if not whole.storage_is_stated:
+            del tables["storage"]
+        usual = Policy().as_dict()
+        tables["limits"] = _named(whole.limits)
+        # What is as usual is not said: some of it is not for every client to say.
+        spec["policy"] = {
+            key: value
+            for key, value in tables.items()
+            if value != usual.get(key) and value not in ([], {})
+        }
+        return spec
+    for name in _FIELDS:
+        if settings.get(name) is not None:
+            spec[name] = str(getattr(settings[name], "value", settings[name]))
+    if settings.get("limits") is not None:
+        spec["limits"] = _named(settings["limits"])
+    if settings.get("env") is not None:
+        spec["env"] = dict(Environment(settings["env"]))
+    image = settings.get("image")
+    if isinstance(settings.get("root"), ImageRoot):
+        image = settings["root"].reference
+    if image is not None:
+        spec["image"] = image
+    if settings.get("egress") is not None:
+        spec["egress"] = _hosts(settings["egress"])
+    if settings.get("volumes") is not None:
+        mounts = whole.volumes
+        spec["volumes"] = [f"{each.name}:{each.target}:{each.mode.value}" for each in mounts]
+    return spec
+
+
+def _named(limits: Limits) -> dict[str, Any]:
+    """Return the limits that are not as usual."""
+    usual = Limits().as_dict()
+    return {key: value for key, value in limits.as_dict().items() if value != usual[key]}
+
+
+def _is_plain(settings: Mapping[str, Any]) -> bool:
+    """Whether nothing was asked for that only a whole policy can say."""
+    return not any(settings.get(name) is not None for name in ("mounts", "root", "secrets"))
+
+
+def _hosts(egress: Egress | Sequence[str]) -> list[str]:
+    if not isinstance(egress, Egress):
+        return [str(each) for each in egress]
+    table = egress.as_dict()
+    if set(table) - {"allow", "private"} or table.get("private"):
+        raise Unsupported("rules of egress go to a server in a whole policy; give policy=")
+    return [str(each) for each in table["allow"]]

@@ -1,0 +1,63 @@
+"""Ports of a sandbox: TCP in a WebSocket."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+from starlette.websockets import WebSocket
+
+from cloister.errors import RequestError
+from cloister.model import quote
+from cloister.server.call import Call
+from cloister.server.endpoint import Conversation
+
+_PIECE_BYTES = 64 * 1024
+
+
+def parse_port(text: str) -> int:
+    """Return a port that is written as a number."""
+    if not text.isdecimal() or not text.isascii() or not 0 < int(text[:6]) < 65_536:
+        raise RequestError(f"port is {quote(text)}; write 1 to 65535")
+    return int(text)
+
+
+async def _tunnel(call: Call, websocket: WebSocket) -> None:
+    """Carry bytes both ways; {"closed": true} is the end of one direction."""
+    resident = call.resident()
+    port = parse_port(call.request.path_params["port"])
+    reader, writer = await resident.sandbox.dial(port)
+    await websocket.accept()
+
+    async def outward() -> None:
+        while data := await reader.read(_PIECE_BYTES):
+            await websocket.send_bytes(data)
+        await websocket.send_text(json.dumps({"closed": True}))
+
+    async def inward() -> None:
+        while (message := await websocket.receive())["type"] != "websocket.disconnect":
+            if message.get("bytes") is not None:
+                writer.write(message["bytes"])
+                await writer.drain()
+            elif writer.can_write_eof():
+                writer.write_eof()
+
+    ended = asyncio.create_task(resident.ended.wait())
+    tasks: list[asyncio.Task[Any]] = [asyncio.create_task(inward()), ended]
+    sending = asyncio.create_task(outward())
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        if ended.done():
+            await websocket.close()
+    finally:
+        for task in (*tasks, sending):
+            task.cancel()
+        await asyncio.gather(*tasks, sending, return_exceptions=True)
+        writer.close()
+
+
+_TCP = "/v1/sandboxes/{id}/ports/{port}/tcp"
+CONVERSATIONS = (
+    Conversation(_TCP, "sandboxes:write", _tunnel, "Connect to a port inside, byte for byte"),
+)
