@@ -219,10 +219,10 @@ class RemoteFiles(Files):
             except ConnectionClosed:
                 raise GuestGone("the sandbox ended, or its server", reason="lost") from None
 
-    async def space(self) -> tuple[int, int]:
-        """Return (bytes, inodes) used on the sandbox's disk."""
+    async def space(self) -> tuple[int, int, int]:
+        """Return (bytes, inodes) used on the sandbox's disk, and how many processes there are."""
         used = await self._sandbox.usage()
-        return used.disk_bytes, used.inodes
+        return used.disk_bytes, used.inodes, used.pids
 
 
 def _query(path: PathLike, user: str | int | User | None) -> dict[str, Any]:
