@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import os
 import socket as sockets
 import weakref
@@ -23,8 +22,6 @@ from cloister.errors import (
 )
 from cloister.model import (
     UNLIMITED,
-    Environment,
-    Limits,
     MountMode,
     Result,
     SandboxId,
@@ -38,12 +35,14 @@ from cloister.model import (
     parse_user,
     quote,
 )
-from cloister.policy import Egress, ImageRoot, Policy, read_policy
+from cloister.policy import Policy, read_policy
 from cloister.remote import Client, server_place
 from cloister.sandbox.fork import Forks, require_count
 from cloister.sandbox.process import require_terminal_size
+from cloister.sandbox.remote_dial import DIAL_BYTES, carry
 from cloister.sandbox.remote_files import RemoteFiles
 from cloister.sandbox.remote_process import RemoteProcess, read_result
+from cloister.sandbox.remote_spec import spec_of
 from cloister.sandbox.sandbox import WORKSPACE, Sandbox
 
 if TYPE_CHECKING:
@@ -52,7 +51,6 @@ if TYPE_CHECKING:
     from cloister.sandbox.process import Process
     from cloister.store import Snapshot
 
-_DIAL_BYTES = 64 * 1024
 _MOST_CHANGES = 10_000
 
 
@@ -67,7 +65,7 @@ class RemoteSandbox(Sandbox):
         if place is None:
             raise RequestError("CLOISTER_URL names no server")
         self._at = place
-        self._spec = _spec(self.policy, policy, settings)
+        self._spec = spec_of(self.policy, policy, settings)
         self._copies = [each for each in self.policy.mounts if each.mode is MountMode.COPY]
         self._fork_of: str | None = None
         self._is_open = False
@@ -241,10 +239,10 @@ class RemoteSandbox(Sandbox):
         with self.told_gone():
             socket = await self.client.open_socket(f"{self.place}/ports/{port}/tcp")
         ours, theirs = sockets.socketpair()
-        task = asyncio.create_task(_carry(socket, theirs))
+        task = asyncio.create_task(carry(socket, theirs))
         self._carrying.add(task)
         task.add_done_callback(self._carrying.discard)
-        return await asyncio.open_connection(sock=ours, limit=4 * _DIAL_BYTES)
+        return await asyncio.open_connection(sock=ours, limit=4 * DIAL_BYTES)
 
     async def pause(self) -> None:
         """Stop every process inside; memory stays, no CPU is used."""
@@ -314,7 +312,7 @@ class RemoteSandbox(Sandbox):
             place = server_place()
             if place is None:
                 raise RequestError("CLOISTER_URL names no server")
-            body = {"count": require_count(count), "sandbox": _spec(Policy(), None, changes)}
+            body = {"count": require_count(count), "sandbox": spec_of(Policy(), None, changes)}
             path = f"/v1/snapshots/{_which(snapshot)}/fork"
             found = await Client.of(place).ask("POST", path, body)
             forks = [cls(**changes) for _ in found["sandboxes"]]
@@ -347,33 +345,6 @@ class RemoteDifferences:
     async def __aiter__(self) -> AsyncIterator[Change]:
         for change in await self._collect():
             yield change
-
-
-async def _carry(socket: Any, end: sockets.socket) -> None:
-    """Copy between a WebSocket and the pair that the caller's stream is the other end of."""
-    reader, writer = await asyncio.open_connection(sock=end, limit=4 * _DIAL_BYTES)
-
-    async def inward() -> None:
-        while data := await reader.read(_DIAL_BYTES):
-            await socket.send(data)
-        await socket.send(json.dumps({"closed": True}))
-
-    sending = asyncio.create_task(inward())
-    try:
-        async for message in socket:
-            if isinstance(message, bytes):
-                writer.write(message)
-                await writer.drain()
-            elif writer.can_write_eof():
-                writer.write_eof()
-    except Exception:
-        # Either end is gone; the other is told by the close.
-        return
-    finally:
-        sending.cancel()
-        await asyncio.gather(sending, return_exceptions=True)
-        writer.close()
-        await socket.close()
 
 
 def _program(
@@ -418,67 +389,3 @@ def _snapshot(found: dict[str, Any]) -> Snapshot:
         policy="",
         chain=(),
     )
-
-
-_FIELDS = ("profile", "trust", "runtime", "require", "storage", "history", "ledger")
-
-
-def _spec(whole: Policy, policy: Policy | None, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what the server is asked for: the whole policy, or what changes of another's."""
-    spec: dict[str, Any] = {
-        name: settings[name]
-        for name in ("keep", "label", "template")
-        if settings.get(name) is not None
-    }
-    if policy is not None or not ("keep" in spec or "template" in spec or _is_plain(settings)):
-        tables = whole.as_dict()
-        tables["mount"] = [each for each in tables["mount"] if each["mode"] != "copy"]
-        if not whole.storage_is_stated:
-            del tables["storage"]
-        usual = Policy().as_dict()
-        tables["limits"] = _named(whole.limits)
-        # What is as usual is not said: some of it is not for every client to say.
-        spec["policy"] = {
-            key: value
-            for key, value in tables.items()
-            if value != usual.get(key) and value not in ([], {})
-        }
-        return spec
-    for name in _FIELDS:
-        if settings.get(name) is not None:
-            spec[name] = str(getattr(settings[name], "value", settings[name]))
-    if settings.get("limits") is not None:
-        spec["limits"] = _named(settings["limits"])
-    if settings.get("env") is not None:
-        spec["env"] = dict(Environment(settings["env"]))
-    image = settings.get("image")
-    if isinstance(settings.get("root"), ImageRoot):
-        image = settings["root"].reference
-    if image is not None:
-        spec["image"] = image
-    if settings.get("egress") is not None:
-        spec["egress"] = _hosts(settings["egress"])
-    if settings.get("volumes") is not None:
-        mounts = whole.volumes
-        spec["volumes"] = [f"{each.name}:{each.target}:{each.mode.value}" for each in mounts]
-    return spec
-
-
-def _named(limits: Limits) -> dict[str, Any]:
-    """Return the limits that are not as usual."""
-    usual = Limits().as_dict()
-    return {key: value for key, value in limits.as_dict().items() if value != usual[key]}
-
-
-def _is_plain(settings: Mapping[str, Any]) -> bool:
-    """Whether nothing was asked for that only a whole policy can say."""
-    return not any(settings.get(name) is not None for name in ("mounts", "root", "secrets"))
-
-
-def _hosts(egress: Egress | Sequence[str]) -> list[str]:
-    if not isinstance(egress, Egress):
-        return [str(each) for each in egress]
-    table = egress.as_dict()
-    if set(table) - {"allow", "private"} or table.get("private"):
-        raise Unsupported("rules of egress go to a server in a whole policy; give policy=")
-    return [str(each) for each in table["allow"]]
