@@ -29,6 +29,10 @@ def test_a_file_is_written_as_another_user(shared: Sandbox) -> None:
     assert shared.files.read("/root/secret", user="root") == "x"
     with pytest.raises(Exception, match="permission denied"):
         shared.files.read("/root/secret")
+    shared.commands.run("echo 1 > /tmp/closed; chmod 600 /tmp/closed", user="root")
+    with pytest.raises(Exception, match="permission denied"):
+        shared.files.read("/tmp/closed")
+    assert shared.files.read("/tmp/closed", user="root") == "1\n"
 
 
 def test_an_empty_file_stays_empty(shared: Sandbox) -> None:

@@ -161,6 +161,23 @@ def test_a_path_leads_nowhere_but_inside(wire: httpx.Client, shared: Sandbox) ->
     assert wire.get("/files", params={"path": "/proc/self/status"}).text.startswith("Name:")
 
 
+def test_a_range_of_a_file_is_given_alone(wire: httpx.Client, shared: Sandbox) -> None:
+    shared.files.write("ranged", "0123456789")
+    for asked, status, content in [
+        ("bytes=2-4", 206, "234"),
+        ("bytes=7-", 206, "789"),
+        ("bytes=8-99", 206, "89"),
+        ("bytes=99-", 200, "0123456789"),
+        ("bytes=5-2", 200, "0123456789"),
+        ("rows=1-2", 200, "0123456789"),
+    ]:
+        answer = wire.get("/files", params={"path": "ranged"}, headers={"range": asked})
+        assert (answer.status_code, answer.text) == (status, content)
+        assert answer.headers["content-length"] == str(len(content))
+    head = wire.head("/files", params={"path": "ranged"})
+    assert (head.status_code, head.headers["content-length"], head.content) == (200, "10", b"")
+
+
 def test_a_link_that_a_program_made_is_followed_inside(shared: Sandbox) -> None:
     shared.commands.run("ln -sfn / everything")
     inside = shared.files.list("/home/user/everything")

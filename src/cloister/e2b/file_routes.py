@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import posixpath
 import re
@@ -22,6 +23,7 @@ from cloister.e2b.refusal import CallRefused
 from cloister.e2b.uploads import Part, parts_of
 from cloister.e2b.watches import NEW_FILE, OLD_FILE
 from cloister.errors import CloisterError
+from cloister.sandbox import Entry
 
 _KERNEL_FILE_BYTES = 16 * 2**20
 _RANGE = re.compile(r"bytes=(\d{1,18})-(\d{0,18})")
@@ -31,35 +33,60 @@ async def download(box: Box, request: Request) -> Response:
     """Return the content of a file, or a range of it."""
     person = await _person(box, request)
     path = person.place(request.query_params.get("path", ""))
-    found = await box.sandbox.files.stat(path, user=person.user)
+    files = box.sandbox.files
+    asked = _RANGE.fullmatch(request.headers.get("range", ""))
+    if request.method == "HEAD" or asked is not None:
+        found = _require_file(path, await files.stat(path, user=person.user))
+        if request.method == "HEAD":
+            return Response(b"", 200, _headers(path, found.size), "application/octet-stream")
+        first, length = _ranged(asked, found.size)
+        if length < found.size:
+            content = files.stream(path, offset=first, length=length, user=person.user)
+            headers = _headers(path, length)
+            headers["content-range"] = f"bytes {first}-{first + length - 1}/{found.size}"
+            return _Content(206, headers, await anext(content, b""), content, length)
+    # Both at once. What cannot be read is told before anything is promised.
+    content = files.stream(path, user=person.user)
+    beginning = asyncio.ensure_future(anext(content, b""))
+    try:
+        found = _require_file(path, await files.stat(path, user=person.user))
+        begun = await beginning
+    except BaseException:
+        beginning.cancel()
+        await asyncio.gather(beginning, return_exceptions=True)
+        await content.aclose()
+        raise
+    if found.size == 0 and begun:
+        # The kernel's own files say that they are empty, and are not.
+        await content.aclose()
+        begun = await files.read(path, limit=_KERNEL_FILE_BYTES, user=person.user)
+        return Response(begun, 200, _headers(path, len(begun)), "application/octet-stream")
+    return _Content(200, _headers(path, found.size), begun, content, found.size)
+
+
+def _require_file(path: str, found: Entry) -> Entry:
     if found.kind.value == "directory":
         raise CallRefused("invalid_argument", f"path '{path}' is a directory")
     if found.kind.value != "file":
         raise CallRefused("invalid_argument", f"path '{path}' is not a regular file")
-    status, first, length = 200, 0, found.size
-    asked = _RANGE.fullmatch(request.headers.get("range", ""))
-    headers = {
+    return found
+
+
+def _ranged(asked: re.Match[str] | None, size: int) -> tuple[int, int]:
+    """Return where to begin and how much to give; all of it for a range that there is not."""
+    if asked is None or int(asked[1]) >= size:
+        return 0, size
+    first = int(asked[1])
+    last = min(int(asked[2]) if asked[2] else size - 1, size - 1)
+    return (first, last - first + 1) if last >= first else (0, size)
+
+
+def _headers(path: str, length: int) -> dict[str, str]:
+    return {
         "content-disposition": f"inline; filename*=UTF-8''{quote_url(posixpath.basename(path))}",
         "accept-ranges": "bytes",
+        "content-length": str(length),
     }
-    if asked is not None and int(asked[1]) < found.size:
-        first = int(asked[1])
-        last = min(int(asked[2]) if asked[2] else found.size - 1, found.size - 1)
-        if last >= first:
-            status, length = 206, last - first + 1
-            headers["content-range"] = f"bytes {first}-{last}/{found.size}"
-        else:
-            first = 0
-    headers["content-length"] = str(length)
-    if length == 0 and request.method != "HEAD":
-        # The kernel's own files say that they are empty, and are not.
-        data = await box.sandbox.files.read(path, limit=_KERNEL_FILE_BYTES, user=person.user)
-        headers["content-length"] = str(len(data))
-        return Response(data, status, headers, "application/octet-stream")
-    if request.method == "HEAD":
-        return Response(b"", status, headers, "application/octet-stream")
-    content = box.sandbox.files.stream(path, offset=first, length=length, user=person.user)
-    return _Content(status, headers, content, length)
 
 
 class _Content(Response):
@@ -69,6 +96,7 @@ class _Content(Response):
         self,
         status: int,
         headers: dict[str, str],
+        begun: bytes,
         content: AsyncGenerator[bytes, None],
         length: int,
     ) -> None:
@@ -76,6 +104,7 @@ class _Content(Response):
         self.raw_headers = [
             (name, value) for name, value in self.raw_headers if name != b"content-length"
         ] + [(b"content-length", str(length).encode())]
+        self._begun = begun
         self._content = content
         self._length = length
 
@@ -89,9 +118,12 @@ class _Content(Response):
         await send_until_gone(self._exactly(), receive, send)
 
     async def _exactly(self) -> AsyncGenerator[bytes, None]:
-        left = self._length
+        left = self._length - len(self._begun)
         with contextlib.suppress(CloisterError):
             async with contextlib.aclosing(self._content):
+                yield self._begun[: self._length]
+                if left <= 0:
+                    return
                 async for chunk in self._content:
                     yield chunk[:left]
                     left -= len(chunk)
