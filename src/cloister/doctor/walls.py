@@ -17,23 +17,30 @@ _START_S = 90.0
 async def look_at_walls(policy: Policy) -> AsyncIterator[Finding]:
     """Yield of every wall beside `namespace` whether a sandbox of this policy stands behind it."""
     for facts in Node.current().facts():
-        if facts.name != RuntimeName.NAMESPACE and facts.general:
+        # What is in no release has nothing to be proved or installed.
+        known = facts.available or "; " in (facts.why_not or "")
+        if facts.name != RuntimeName.NAMESPACE and facts.general and known:
             yield await _look_at(facts, policy)
 
 
 async def _look_at(facts: RuntimeFacts, policy: Policy) -> Finding:
     name = f"wall: {facts.name}"
     if not facts.available:
-        return missing(name, facts.why_not or "not available")
+        why, _, fix = (facts.why_not or "").partition("; ")
+        return missing(name, why, fix)
     wanted = policy.replace(runtime=facts.name)
     try:
         async with asyncio.timeout(_START_S), Sandbox(wanted, label="cloister doctor") as sandbox:
             (await sandbox.run(["/bin/true"])).check()
             found = sandbox.posture.facts
     except TimeoutError:
-        return missing(name, f"it did not stand within {_START_S:.0f} s")
+        return missing(name, f"it did not stand within {_START_S:.0f} s", _fix(facts))
     except CloisterError as error:
-        return missing(name, f"{error}")
+        return missing(name, f"{error}", _fix(facts))
     words = [found.get("wall_version"), found.get("wall_platform"), found.get("kernel")]
     told = ", ".join(word for word in words if word)
     return ok(name, f'for trust = "{facts.strength.value}": {told}' if told else "it stands")
+
+
+def _fix(facts: RuntimeFacts) -> str:
+    return f"see docs/runtimes.md; `cloister run --runtime {facts.name} -- true` tries it again"
