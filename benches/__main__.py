@@ -23,6 +23,7 @@ from benches import (
     ledger,
     report,
     run,
+    server,
     state,
     stream,
 )
@@ -43,6 +44,7 @@ BENCHES: dict[str, Callable[[Setting], Awaitable[list[Row]]]] = {
     "ledger": ledger.measure,
     "egress": egress.measure,
     "depth": depth.measure,
+    "server": server.measure,
     "e2b": e2b.measure,
     "gvisor": gvisor.measure,
 }
