@@ -84,6 +84,18 @@ def test_a_device_that_a_dead_process_left_is_used_and_goes_too(state: Path) -> 
     require_no_loop(state)
 
 
+def test_a_device_of_somebody_killed_after_the_mount_goes_too(state: Path) -> None:
+    make_pool(state, POOL_BYTES)
+    detach_pool(state)
+    require_no_loop(state)
+    command = ["losetup", "--find", "--show", str(state / POOL_FILE)]
+    device = subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+    subprocess.run(["mount", "-t", "btrfs", device, str(state / "pool")], check=True)
+    attach_pool(state)
+    detach_pool(state)
+    require_no_loop(state)
+
+
 def test_a_kill_at_any_moment_of_making_leaves_what_the_next_one_finishes(state: Path) -> None:
     for turn in range(12):
         maker = subprocess.Popen(

@@ -7,7 +7,7 @@ import os
 import shutil
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -105,8 +105,7 @@ def _mount(file: Path, place: Path) -> None:
     place.mkdir(mode=0o700, exist_ok=True)
     # A second device on the same file would be the same filesystem twice, each unaware of the
     # other. One is there where another mount namespace has the pool.
-    devices = run("losetup", "--noheadings", "--output", "NAME", "--associated", str(file))
-    for device in devices.split():
+    for device in _devices_of(file):
         try:
             run("mount", "-t", "btrfs", "-o", _OPTIONS, device, str(place))
         except HostError:
@@ -124,6 +123,10 @@ def _mount(file: Path, place: Path) -> None:
         # Not at once, but with the last unmount; or now, if there was no mount.
         run("losetup", "--detach", device)
     place.chmod(0o700)
+
+
+def _devices_of(file: Path) -> list[str]:
+    return run("losetup", "--noheadings", "--output", "NAME", "--associated", str(file)).split()
 
 
 def _turn_quota_on(place: Path) -> bool:
@@ -148,6 +151,10 @@ def detach_pool(directory: Path | None = None) -> None:
     with _alone(state):
         if os.path.ismount(state / POOL):
             run("umount", str(state / POOL))
+            for device in _devices_of(state / POOL_FILE):
+                # Whoever mounted it was killed before this; or it is on its way out by itself.
+                with suppress(HostError):
+                    run("losetup", "--detach", device)
 
 
 @contextmanager
@@ -156,6 +163,9 @@ def _alone(state: Path) -> Iterator[None]:
     lock = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)
+        # The programs of `run` have it too: one may be at its work for a moment longer than whoever
+        # started it, if both are killed.
+        os.set_inheritable(lock, True)
         yield
     finally:
         os.close(lock)
@@ -171,7 +181,7 @@ def run(program: str, *arguments: str) -> str:
     if shutil.which(program) is None:
         package = "btrfs-progs" if program == "mkfs.btrfs" else "mount"
         raise HostError(f"{program} is not installed; install the package {package}")
-    done = subprocess.run([program, *arguments], capture_output=True, text=True)
+    done = subprocess.run([program, *arguments], capture_output=True, text=True, close_fds=False)
     if done.returncode != 0:
         words = " ".join(done.stderr.split()) or f"it ended with {done.returncode}"
         raise HostError(f"{program} failed: {words}")
