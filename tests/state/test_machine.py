@@ -35,7 +35,7 @@ from hypothesis.stateful import (
 from cloister.store import Store
 
 HERE = Path(__file__).parent
-# Where another process has to stand in for the owners of trees, everything takes longer.
+# Without root there is one driver less, and less to tell apart.
 SHORT, LONG = 25 if os.geteuid() == 0 else 8, 500
 STEPS = 12
 PATHS = ("a", "b", "d", "d/a", "d/b", "d/e", "d/e/a", "f", "f/a")
