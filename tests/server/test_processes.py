@@ -193,3 +193,24 @@ def test_a_watch_says_what_changes(server: Server, acme: httpx.Client, sandbox: 
         seen = set()
         while "new" not in seen:
             seen.add(json.loads(socket.recv(timeout=20))["path"].rpartition("/")[2])
+
+
+def test_a_server_inside_is_asked_through_the_door(acme: httpx.Client, sandbox: str) -> None:
+    program = (
+        "import http.server,sys\n"
+        "class H(http.server.BaseHTTPRequestHandler):\n"
+        " def do_POST(self):\n"
+        "  data=(self.path+' '+self.headers.get('authorization','none')).encode()\n"
+        "  self.send_response(201); self.send_header('content-length',str(len(data)))\n"
+        "  self.end_headers(); self.wfile.write(data)\n"
+        "http.server.HTTPServer(('127.0.0.1',8000),H).serve_forever()\n"
+    )
+    base = f"/v1/sandboxes/{sandbox}"
+    assert acme.get(f"{base}/ports/8000/http/").status_code == 404
+    command = {"command": ["python3", "-c", program]}
+    assert acme.post(f"{base}/processes", json=command).status_code == 201
+    while (answer := acme.post(f"{base}/ports/8000/http/a/b?c=d")).status_code == 404:
+        continue
+    # The token that opens this door is not shown to what runs behind it.
+    assert (answer.status_code, answer.text) == (201, "/a/b?c=d none")
+    assert acme.get(f"{base}/ports/99999/http/").status_code == 400

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -63,7 +63,7 @@ class Call:
         parts = [part async for part in self.chunks(limit)]
         return b"".join(parts)
 
-    async def chunks(self, limit: int) -> AsyncIterator[bytes]:
+    async def chunks(self, limit: int) -> AsyncGenerator[bytes, None]:
         """Yield the body as it comes; a client that stops sending is not waited for."""
         if not isinstance(self.request, Request):
             raise RequestError("this connection has no body")

@@ -360,19 +360,22 @@ class Fleet:
             return
         resident.ended.set()
         resident.clear_deadline()
-        try:
-            await resident.sandbox.stop()
-        finally:
-            del self._residents[resident.tenant, resident.id]
-            self._places.give()
-            self.quotas.release(resident.tenant, resident.limits)
-            await self.records.change_sandbox(
+        noting = asyncio.ensure_future(
+            self.records.change_sandbox(
                 resident.id,
                 state="ended" if resident.keep is None else "kept",
                 ended_at=time.time(),
                 ending=why,
                 deadline_at=None,
             )
+        )
+        try:
+            await resident.sandbox.stop()
+        finally:
+            del self._residents[resident.tenant, resident.id]
+            self._places.give()
+            self.quotas.release(resident.tenant, resident.limits)
+            await noting
 
     def _spawn(self, work: Awaitable[None]) -> None:
         task = asyncio.ensure_future(work)

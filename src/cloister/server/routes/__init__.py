@@ -13,6 +13,7 @@ def endpoints() -> list[Endpoint]:
         *running.ENDPOINTS,
         *processes.ENDPOINTS,
         *files.ENDPOINTS,
+        *ports.ENDPOINTS,
         *state.ENDPOINTS,
         *stock.ENDPOINTS,
         *record.ENDPOINTS,

@@ -1,4 +1,4 @@
-"""Ports of a sandbox: TCP in a WebSocket."""
+"""Ports of a sandbox: HTTP carried there and back, and TCP in a WebSocket."""
 
 from __future__ import annotations
 
@@ -6,12 +6,15 @@ import asyncio
 import json
 from typing import Any
 
+from starlette.requests import Request
+from starlette.responses import Response
 from starlette.websockets import WebSocket
 
 from cloister.errors import RequestError
 from cloister.model import quote
 from cloister.server.call import Call
-from cloister.server.endpoint import Conversation
+from cloister.server.endpoint import Conversation, Endpoint
+from cloister.server.port_proxy import carry_request
 
 _PIECE_BYTES = 64 * 1024
 
@@ -57,6 +60,25 @@ async def _tunnel(call: Call, websocket: WebSocket) -> None:
         writer.close()
 
 
+async def _proxy(call: Call) -> Response:
+    resident = call.resident()
+    port = parse_port(call.request.path_params["port"])
+    if not isinstance(call.request, Request):
+        raise RequestError("this connection has no body")
+    path = call.request.path_params["rest"]
+    body = call.chunks(call.fleet.settings.upload_bytes)
+    return await carry_request(resident.sandbox, port, call.request, path, body)
+
+
+_HTTP = "/v1/sandboxes/{id}/ports/{port}/http/{rest:path}"
+ENDPOINTS = tuple(
+    Endpoint(
+        *(method, _HTTP, "sandboxes:write", _proxy, "Ask a server inside, by HTTP"),
+        takes_bytes=method in ("POST", "PUT", "PATCH"),
+        gives_bytes=True,
+    )
+    for method in ("GET", "POST", "PUT", "PATCH", "DELETE")
+)
 _TCP = "/v1/sandboxes/{id}/ports/{port}/tcp"
 CONVERSATIONS = (
     Conversation(_TCP, "sandboxes:write", _tunnel, "Connect to a port inside, byte for byte"),

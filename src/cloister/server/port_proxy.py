@@ -1,0 +1,96 @@
+"""HTTP to a server inside a sandbox: one request a connection, bodies as they come."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from typing import Any
+
+import h11
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+
+from cloister.errors import GuestError
+from cloister.sandbox import Sandbox
+
+_PIECE_BYTES = 64 * 1024
+_MOST_HEADER_BYTES = 64 * 1024
+# What is between two neighbours only (RFC 9110, 7.6.1), and what opens this server, not that one.
+_NOT_PASSED = frozenset(
+    (
+        *(b"connection", b"keep-alive", b"proxy-connection", b"te", b"trailer", b"upgrade"),
+        *(b"transfer-encoding", b"content-length", b"expect", b"host"),
+        *(b"proxy-authenticate", b"proxy-authorization", b"authorization", b"x-api-key"),
+    )
+)
+# What a page of a sandbox could do to other pages of this server is kept from it.
+_ADDED = [(b"content-security-policy", b"sandbox allow-scripts allow-forms")]
+
+
+async def carry_request(
+    sandbox: Sandbox, port: int, request: Request, path: str, body: AsyncGenerator[bytes, None]
+) -> Response:
+    """Carry a request to a port inside and return its answer."""
+    reader, writer = await sandbox.dial(port)
+    protocol = h11.Connection(h11.CLIENT, _MOST_HEADER_BYTES)
+    try:
+        await _send(protocol, writer, port, request, path, body)
+        head = await _next(protocol, reader)
+        while isinstance(head, h11.InformationalResponse):
+            head = await _next(protocol, reader)
+        if not isinstance(head, h11.Response):
+            raise GuestError(f"what listens on port {port} closed the connection")
+    except (h11.ProtocolError, OSError) as error:
+        writer.close()
+        raise GuestError(f"what listens on port {port} does not speak HTTP: {error}") from error
+    except BaseException:
+        writer.close()
+        raise
+    response = StreamingResponse(_answer(protocol, reader, writer), head.status_code)
+    response.raw_headers = [
+        (bytes(name), bytes(value))
+        for name, value in head.headers
+        if bytes(name).lower() not in _NOT_PASSED
+    ] + _ADDED
+    return response
+
+
+async def _send(
+    protocol: h11.Connection,
+    writer: asyncio.StreamWriter,
+    port: int,
+    request: Request,
+    path: str,
+    body: AsyncGenerator[bytes, None],
+) -> None:
+    headers = [pair for pair in request.headers.raw if pair[0].lower() not in _NOT_PASSED]
+    headers += [(b"host", f"localhost:{port}".encode()), (b"connection", b"close")]
+    has_body = "content-length" in request.headers or "transfer-encoding" in request.headers
+    if has_body:
+        headers.append((b"transfer-encoding", b"chunked"))
+    query = request.scope["query_string"]
+    target = b"/" + path.encode().lstrip(b"/") + (b"?" + query if query else b"")
+    head = h11.Request(method=request.method, target=target, headers=headers)
+    writer.write(protocol.send(head) or b"")
+    if has_body:
+        async for chunk in body:
+            writer.write(protocol.send(h11.Data(data=chunk)) or b"")
+            await writer.drain()
+    writer.write(protocol.send(h11.EndOfMessage()) or b"")
+    await writer.drain()
+
+
+async def _answer(
+    protocol: h11.Connection, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+) -> AsyncGenerator[bytes, None]:
+    try:
+        while isinstance(event := await _next(protocol, reader), h11.Data):
+            yield bytes(event.data)
+    finally:
+        writer.close()
+
+
+async def _next(protocol: h11.Connection, reader: asyncio.StreamReader) -> Any:
+    while (event := protocol.next_event()) is h11.NEED_DATA:
+        protocol.receive_data(await reader.read(_PIECE_BYTES))
+    return event
