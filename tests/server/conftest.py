@@ -109,6 +109,9 @@ unlimited_disk = true
 slow_client_s = "1s"
 [quota]
 sandboxes = 20
+requests_per_s = 100000
+[tenants.hasty]
+requests_per_s = 1
 [tenants.small]
 sandboxes = 1
 """

@@ -134,6 +134,17 @@ def test_one_tenants_quota_is_no_other_tenants(server: Server, acme: httpx.Clien
     small.delete(f"/v1/sandboxes/{created(small)}")
 
 
+def test_a_tenant_that_asks_too_often_is_told_to_wait_and_others_are_not(
+    server: Server, acme: httpx.Client
+) -> None:
+    hasty = server.client(server.token("hasty"))
+    answers = [hasty.get("/v1/sandboxes") for _ in range(20)]
+    assert answers[0].status_code == 200
+    assert answers[-1].status_code == 429
+    assert answers[-1].json()["details"]["limit"] == "requests"
+    assert acme.get("/v1/sandboxes").status_code == 200
+
+
 def test_a_request_for_another_host_is_refused(server: Server) -> None:
     token = server.token("acme")
     rebound = server.client(token, host="attacker.example")

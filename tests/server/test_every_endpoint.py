@@ -150,3 +150,50 @@ def handshake(server: Server, one: Conversation, sandbox: str, headers: dict[str
             return 101
     except InvalidStatus as refused:
         return refused.response.status_code
+
+
+NONSENSE: list[bytes] = [
+    b"",
+    b"null",
+    b"[]",
+    b'"x"',
+    b"{",
+    b'{"a": 1}',
+    b'{"command": 1}',
+    b'{"command": "", "timeout": -1}',
+    b'{"command": "\\u0000"}',
+    b'{"timeout": 1e999}',
+    b'{"count": -1}',
+    b'{"name": "../../etc"}',
+    b'{"name": "-rf", "size": "1"}',
+    b'{"keep": "a/b"}',
+    b'{"policy": {"limits": []}}',
+    b'{"policy": {"root": 5}}',
+    b'{"policy": {"egress": "x"}}',
+    b'{"limits": {"memory": {}}}',
+    b'{"volumes": ["x"]}',
+    b'{"metadata": {"a": 1}}',
+    b'{"to": {}}',
+    b'{"rows": 0, "cols": -1}',
+    b'{"signal": 12345}',
+    b"\xff\xfe",
+]
+
+
+def test_nonsense_is_refused_and_never_the_servers_fault(acme: httpx.Client, sandbox: str) -> None:
+    faults = []
+    for each in ALL:
+        path = each.path.replace("{id}", sandbox).replace("{port}", "1")
+        path = re.sub(r"{\w+(:path)?}", "%00x", path)
+        if each.method == "DELETE" and path.endswith((sandbox, "/running")):
+            continue
+        for body in NONSENSE if each.takes is not None else NONSENSE[:3]:
+            for query in ("", "?path=relative&limit=-5&wait=x", "?path=%00&path=/&form=x&after=!"):
+                answer = acme.request(each.method, path + query, content=body)
+                if answer.status_code >= 500 and answer.status_code != 501:
+                    faults.append((each.method, path, body, query, answer.text))
+    # The start of a sandbox with nothing wrong in it is not nonsense.
+    for one in acme.get("/v1/sandboxes").json()["sandboxes"]:
+        if one["id"] != sandbox:
+            acme.delete(f"/v1/sandboxes/{one['id']}")
+    assert faults == []

@@ -195,7 +195,9 @@ def test_a_watch_says_what_changes(server: Server, acme: httpx.Client, sandbox: 
             seen.add(json.loads(socket.recv(timeout=20))["path"].rpartition("/")[2])
 
 
-def test_a_server_inside_is_asked_through_the_door(acme: httpx.Client, sandbox: str) -> None:
+def test_a_server_inside_is_asked_with_a_token_or_a_link(
+    server: Server, acme: httpx.Client, sandbox: str
+) -> None:
     program = (
         "import http.server,sys\n"
         "class H(http.server.BaseHTTPRequestHandler):\n"
@@ -214,3 +216,11 @@ def test_a_server_inside_is_asked_through_the_door(acme: httpx.Client, sandbox: 
     # The token that opens this door is not shown to what runs behind it.
     assert (answer.status_code, answer.text) == (201, "/a/b?c=d none")
     assert acme.get(f"{base}/ports/99999/http/").status_code == 400
+    link = acme.post(f"{base}/ports/8000/links", json={}).json()["path"]
+    stranger = server.client(None)
+    assert stranger.post(f"{link}x").text == "/x none"
+    assert stranger.post(f"{base}/ports/8000/http/x").status_code == 401
+    bent = link.replace(link[12], "A" if link[12] != "A" else "B", 1)
+    assert stranger.post(f"{bent}x").status_code == 404
+    short = acme.post(f"{base}/ports/8000/links", json={"seconds": 0.001}).json()["path"]
+    assert stranger.post(f"{short}x").status_code == 404

@@ -22,6 +22,7 @@ from cloister.errors import (
 from cloister.model import Limits, quote
 from cloister.sandbox import Sandbox
 from cloister.sandbox.fork import require_count
+from cloister.server.links import Links
 from cloister.server.quotas import Quotas
 from cloister.server.records import Records, SandboxRow
 from cloister.server.resident import Resident
@@ -74,6 +75,7 @@ class Fleet:
         self._tasks: set[asyncio.Task[None]] = set()
         self._closing = False
         self.started = 0
+        self.links = Links()
         # Why the last of those ended that reached a limit of their own.
         self._exhausted: OrderedDict[tuple[TenantName, str], Exhausted] = OrderedDict()
 
@@ -357,6 +359,7 @@ class Fleet:
 
     async def _end(self, resident: Resident, why: str) -> None:
         if resident.ended.is_set():
+            await resident.gone.wait()
             return
         resident.ended.set()
         resident.clear_deadline()
@@ -375,6 +378,7 @@ class Fleet:
             del self._residents[resident.tenant, resident.id]
             self._places.give()
             self.quotas.release(resident.tenant, resident.limits)
+            resident.gone.set()
             await noting
 
     def _spawn(self, work: Awaitable[None]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from importlib.metadata import version
 
 import msgspec
@@ -10,13 +11,17 @@ from starlette.responses import HTMLResponse, PlainTextResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from cloister.server.access import Access
+from cloister.server.call import Call
 from cloister.server.endpoint import new_request_id
 from cloister.server.metrics import render_metrics
 from cloister.server.observation import Observation
 from cloister.server.openapi import describe_api, describe_page
+from cloister.server.port_proxy import carry_request
 from cloister.server.problems import problem_response
 from cloister.server.routes import conversations, endpoints
+from cloister.server.tokens import OWNER_CALLER
 
+_METHODS = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"]
 _PAGE_POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 
 
@@ -54,7 +59,21 @@ def open_routes(access: Access, observation: Observation) -> list[BaseRoute]:
     async def docs(request: Request) -> Response:
         return HTMLResponse(page, headers={"content-security-policy": _PAGE_POLICY})
 
+    async def linked(request: Request) -> Response:
+        id = new_request_id()
+        try:
+            tenant, sandbox, port = fleet.links.open(request.path_params["link"])
+            fleet.quotas.count_request(tenant)
+            # Whoever has the link acts for its tenant, at this port and nowhere else.
+            call = Call(request, replace(OWNER_CALLER, tenant=tenant), fleet, id)
+            body = call.chunks(fleet.settings.upload_bytes)
+            inside = fleet.find(tenant, sandbox).sandbox
+            return await carry_request(inside, port, request, request.path_params["rest"], body)
+        except Exception as error:
+            return problem_response(error, id)
+
     return [
+        Route("/links/{link}/{rest:path}", linked, methods=_METHODS),
         Route("/healthz", healthz),
         Route("/readyz", readyz),
         Route("/metrics", metrics),

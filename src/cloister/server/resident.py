@@ -43,7 +43,9 @@ class Resident:
         self.processes: dict[str, HeldProcess] = {}
         # Instead of ending it at its deadline.
         self.at_deadline: Callable[[Resident], Awaitable[None]] | None = None
+        # It is to end, and nobody finds it any more; then: nothing is left of it.
         self.ended = asyncio.Event()
+        self.gone = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
 
     @property

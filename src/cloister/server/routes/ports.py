@@ -6,6 +6,7 @@ import asyncio
 import json
 from typing import Any
 
+import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.websockets import WebSocket
@@ -17,6 +18,7 @@ from cloister.server.endpoint import Conversation, Endpoint
 from cloister.server.port_proxy import carry_request
 
 _PIECE_BYTES = 64 * 1024
+_LONGEST_LINK_S = 24 * 3600.0
 
 
 def parse_port(text: str) -> int:
@@ -70,14 +72,46 @@ async def _proxy(call: Call) -> Response:
     return await carry_request(resident.sandbox, port, call.request, path, body)
 
 
+class LinkRequest(msgspec.Struct, forbid_unknown_fields=True):
+    """For how many seconds a link shall work; a day at most."""
+
+    seconds: float = 3600.0
+
+
+class Link(msgspec.Struct):
+    """Where to reach the port without a token, below this server."""
+
+    path: str
+
+
+async def _link(call: Call) -> Link:
+    resident = call.resident()
+    port = parse_port(call.request.path_params["port"])
+    wanted = await call.body(LinkRequest)
+    if not 0 < wanted.seconds <= _LONGEST_LINK_S:
+        raise RequestError(f"seconds is {wanted.seconds:g}; it may be up to {_LONGEST_LINK_S:g}")
+    signed = call.fleet.links.sign(resident.tenant, resident.id, port, wanted.seconds)
+    return Link(f"/links/{signed}/")
+
+
+_LINKS = "/v1/sandboxes/{id}/ports/{port}/links"
 _HTTP = "/v1/sandboxes/{id}/ports/{port}/http/{rest:path}"
-ENDPOINTS = tuple(
+_PROXIES = tuple(
     Endpoint(
         *(method, _HTTP, "sandboxes:write", _proxy, "Ask a server inside, by HTTP"),
         takes_bytes=method in ("POST", "PUT", "PATCH"),
         gives_bytes=True,
     )
     for method in ("GET", "POST", "PUT", "PATCH", "DELETE")
+)
+ENDPOINTS = (
+    Endpoint(
+        *("POST", _LINKS, "sandboxes:write", _link, "Make a link to a port that needs no token"),
+        takes=LinkRequest,
+        gives=Link,
+        status=201,
+    ),
+    *_PROXIES,
 )
 _TCP = "/v1/sandboxes/{id}/ports/{port}/tcp"
 CONVERSATIONS = (
