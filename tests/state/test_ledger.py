@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from cloister import Sandbox
-from cloister.ledger import Entry, Forked, Planned, ProcessStarted, Rewound, SnapshotTaken
+from cloister.ledger import (
+    Entry,
+    FilesChanged,
+    Forked,
+    Planned,
+    ProcessStarted,
+    Rewound,
+    SnapshotTaken,
+)
 from cloister.ledger.reading import list_ledgers, read_entries, verify_ledger
 from cloister.policy import LedgerMode
 
@@ -66,3 +75,48 @@ async def test_each_step_of_a_history_has_its_number(make: Any, state: Path) -> 
     found = entries(state, "stepwise")
     assert [each.step for each in of_kind(found, SnapshotTaken)] == [1, 2]
     assert [each.step for each in of_kind(found, ProcessStarted) if each.by == "api"] == [1, 2]
+
+
+async def test_what_each_step_changed_is_recorded(make: Any, state: Path) -> None:
+    async with make(keep="changing", history="each-run") as sandbox:
+        await sandbox.run("echo one > /workspace/a; mkdir /workspace/d; echo two > /workspace/d/b")
+        await sandbox.run("echo more >> /workspace/a; rm /workspace/d/b; chmod 600 /workspace/d")
+        await sandbox.run(["true"])
+        await sandbox.rewind(1)
+        await sandbox.run("rm -r /workspace/d")
+    steps = of_kind(entries(state, "changing"), FilesChanged)
+    assert [each.unseen for each in steps] == [None] * 4
+    assert [sorted(each.paths) for each in steps] == [
+        ["/workspace/a", "/workspace/d", "/workspace/d/b"],
+        ["/workspace/a", "/workspace/d", "/workspace/d/b"],
+        [],
+        ["/workspace/d"],
+    ]
+    counts = [(each.added, each.modified, each.removed) for each in steps]
+    assert counts == [(3, 0, 0), (0, 2, 1), (0, 0, 0), (0, 0, 1)]
+    assert len({each.digest for each in steps}) == 4
+    assert verify_ledger(state, "changing").holds
+
+
+async def test_a_step_that_changes_the_same_again_has_the_same_digest(
+    make: Any, state: Path
+) -> None:
+    async with make(keep="again", history="each-run") as sandbox:
+        before = await sandbox.snapshot("before")
+        await sandbox.run("echo one > /workspace/a")
+        await sandbox.rewind(before)
+        await sandbox.run("echo one > /workspace/a")
+        await sandbox.rewind(before)
+        await sandbox.run("echo other > /workspace/a")
+    first, same, other = of_kind(entries(state, "again"), FilesChanged)
+    assert first.digest == same.digest != other.digest
+
+
+async def test_a_step_whose_snapshot_is_gone_is_said_to_be_unseen(make: Any, state: Path) -> None:
+    async with make(keep="unseen", history="each-run", ledger="on") as sandbox:
+        trees = sandbox._state._trees_of(await sandbox.snapshot())
+        away = tuple(bench / "gone" for bench in trees.benches)
+        sandbox.recording.changes.add(7, replace(trees, benches=away))
+        await sandbox.recording.changes.settle()
+    (said,) = of_kind(entries(state, "unseen"), FilesChanged)
+    assert said.step == 7 and "were removed" in said.unseen

@@ -126,6 +126,11 @@ class Account:
             )
 
     def _add_changes(self, payload: work.FilesChanged) -> None:
+        if payload.unseen is not None:
+            said = f"what step {payload.step} changed: {readable(payload.unseen)}"
+            if len(self._unseen) < MOST:
+                self._unseen.append(said)
+            return
         for name in ("added", "modified", "removed", "content_bytes"):
             self._counts[name] += getattr(payload, name)
         self._counts["steps"] += 1

@@ -47,7 +47,10 @@ class ProcessEnded(Payload):
 
 @dataclass(frozen=True, slots=True)
 class FilesChanged(Payload):
-    """What one step changed: exact counts, a digest of the whole list, and its first paths."""
+    """What one step changed: exact counts, a digest of the whole list, and its first paths.
+
+    With `unseen` it could not be found out, and that is why.
+    """
 
     kind: ClassVar[str] = "files.changed"
     added: int
@@ -57,6 +60,7 @@ class FilesChanged(Payload):
     digest: Text
     paths: Texts
     step: int | None = None
+    unseen: Text | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,6 +35,7 @@ from cloister.runtime.base import Guest
 from cloister.runtime.plan import Plan
 from cloister.sandbox.process import Command
 from cloister.sandbox.recorded_approvals import RecordedApprovals
+from cloister.sandbox.recorded_changes import RecordedChanges
 from cloister.sandbox.recorded_processes import Processes
 from cloister.sandbox.recorded_traffic import UNSEEN as UNREAD
 from cloister.sandbox.recorded_traffic import Crossings
@@ -46,8 +47,8 @@ if TYPE_CHECKING:
 
 _TICK_S = 1.0
 _UNSEEN = (
-    "what programs inside read and write is not recorded file by file; `cloister diff` compares "
-    "the disk of a sandbox that has one"
+    "what programs inside read and write is not recorded as they do it; what changed on the disk "
+    "is, after each step of a history, and `cloister diff` compares"
 )
 # Those that change something inside, or take something out.
 _Named = Literal["read", "write", "make", "move", "remove", "copy_in", "copy_out"]
@@ -85,6 +86,7 @@ class Recording:
         self._processes = Processes(ledger)
         self.crossings = Crossings(ledger)
         self.approvals = RecordedApprovals(ledger)
+        self.changes = RecordedChanges(ledger)
         self._life: Span | None = None
         self._has_launched = False
         self._settling: asyncio.Task[None] | None = None

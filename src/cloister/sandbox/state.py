@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from cloister.node.templates import TemplateRecord
     from cloister.sandbox.approving import Approve, Desk
     from cloister.sandbox.process import Command
+    from cloister.sandbox.recorded_changes import StepTrees
     from cloister.sandbox.recording import Recording
     from cloister.sandbox.sandbox import Sandbox
     from cloister.store import Snapshot
@@ -230,6 +231,9 @@ class State:
         if self._listener is not None:
             self._listener.close()
         try:
+            if self.recording is not None:
+                # Before the snapshots go: they are what is compared.
+                await self.recording.changes.settle()
             if self._workspace is not None:
                 workspace, self._workspace = self._workspace, None
                 await workspace.close(came_up=self._came_up)
@@ -262,7 +266,17 @@ class State:
         if self._sandbox.policy.history is History.EACH_RUN and self._workspace is not None:
             async with self._standing_still():
                 step = self._workspace.next_step()
-                await _to_the_end(self._take(Occasion(step=step, command=_words(command))))
+                occasion = Occasion(step=step, command=_words(command))
+                taken = await _to_the_end(self._take(occasion))
+                if self.recording is not None:
+                    self.recording.changes.add(step, self._trees_of(taken))
+
+    def _trees_of(self, taken: Snapshot) -> StepTrees:
+        from cloister.sandbox.recorded_changes import StepTrees
+
+        snapshots = self.workspace.store.snapshots
+        before = None if taken.parent is None else snapshots.benches(snapshots.find(taken.parent))
+        return StepTrees(*self.compared(), snapshots.benches(taken), before)
 
     async def _take(self, occasion: Occasion) -> Snapshot:
         taken = await self._take_now(occasion)
