@@ -7,7 +7,10 @@ import tarfile
 
 import httpx
 
-from .conftest import created
+from cloister.ledger import Called
+from cloister.ledger.reading import list_ledgers, read_entries
+
+from .conftest import Server, created
 
 DISK = {"storage": "disk", "limits": {"disk": "unlimited"}}
 
@@ -76,6 +79,20 @@ def test_the_ledger_of_a_sandbox_is_its_tenants_also_after_its_end(
     assert "payload" in acme.get(f"/v1/sandboxes/{id}/receipt").json()
     assert globex.get(f"/v1/sandboxes/{id}/ledger").status_code == 404
     assert globex.get(f"/v1/sandboxes/{id}/receipt").status_code == 404
+
+
+def test_what_was_asked_and_what_was_refused_is_in_the_servers_ledger(
+    server: Server, acme: httpx.Client, sandbox: str
+) -> None:
+    acme.post(f"/v1/sandboxes/{sandbox}/run", json={"command": "echo audited"})
+    server.client(None).get(f"/v1/sandboxes/{sandbox}")
+    state = server.directory / "state"
+    (name,) = [each for each in list_ledgers(state) if each.startswith("server-")]
+    calls = [each.payload for each in read_entries(state, name) if each.kind == "server.called"]
+    done = [call for call in calls if isinstance(call, Called) and call.sandbox == sandbox]
+    assert ("POST", 200, "acme") in [(call.method, call.status, call.tenant) for call in done]
+    assert ("GET", 401, None) in [(call.method, call.status, call.tenant) for call in done]
+    assert "audited" not in str(calls)
 
 
 def test_what_is_used_is_said(acme: httpx.Client, sandbox: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from cloister.ledger.calls import Called
 from cloister.ledger.checkpoint import Anchor
 from cloister.ledger.crossings import Connected, ConnectionClosed, NameAsked, Requested, Responded
 from cloister.ledger.decisions import (
@@ -42,6 +43,7 @@ __all__ = [
     "ApprovalAnswered",
     "ApprovalAsked",
     "BadEntry",
+    "Called",
     "Checkpoint",
     "Closed",
     "Connected",

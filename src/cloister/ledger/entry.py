@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from cloister.errors import RequestError
-from cloister.ledger import crossings, decisions, keeping, lifecycle, work
+from cloister.ledger import calls, crossings, decisions, keeping, lifecycle, work
 from cloister.ledger.payload import Payload
 from cloister.ledger.shape import canonical, decode_fields, encode_payload
 from cloister.ledger.text import BadEntry
@@ -58,7 +58,7 @@ class Entry:
 
 def _payloads() -> dict[str, type[Payload]]:
     found: dict[str, type[Payload]] = {}
-    for room in (lifecycle, work, crossings, decisions, keeping):
+    for room in (lifecycle, work, crossings, decisions, keeping, calls):
         for member in vars(room).values():
             if isinstance(member, type) and issubclass(member, Payload) and member is not Payload:
                 found[member.kind] = member

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import hashlib
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -13,6 +15,7 @@ from starlette.routing import Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from cloister.errors import NotFound
+from cloister.ledger import Ledger
 from cloister.server.access import TRUSTED, Access
 from cloister.server.endpoint import new_request_id, route_of, websocket_of
 from cloister.server.fleet import Fleet
@@ -23,6 +26,7 @@ from cloister.server.records import Records
 from cloister.server.routes import conversations, endpoints
 from cloister.server.settings import Settings
 from cloister.server.tokens import Tokens
+from cloister.store.place import state_directory
 
 
 class Door(Protocol):
@@ -92,11 +96,20 @@ async def open_house(settings: Settings) -> AsyncIterator[House]:
     """Open the records and the fleet, and end everything with the block."""
     records = Records.open(settings.database)
     try:
-        fleet = Fleet(records, settings)
-        await fleet.open()
+        ledger = await asyncio.to_thread(Ledger, state_directory(), ledger_name(settings))
         try:
-            yield House(fleet, Access(fleet, Tokens(records)), Observation())
+            fleet = Fleet(records, settings)
+            await fleet.open()
+            try:
+                yield House(fleet, Access(fleet, Tokens(records)), Observation(ledger))
+            finally:
+                await fleet.close()
         finally:
-            await fleet.close()
+            await asyncio.to_thread(ledger.close)
     finally:
         records.close()
+
+
+def ledger_name(settings: Settings) -> str:
+    """Return what the server's own ledger is called; no two servers have one socket."""
+    return f"server-{hashlib.sha256(str(settings.socket).encode()).hexdigest()[:12]}"

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from starlette.requests import HTTPConnection
 
+from cloister.ledger import Called, Ledger
 from cloister.server.tokens import Caller
 
 if TYPE_CHECKING:
@@ -22,7 +23,8 @@ BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 
 class Observation:
     """Counts requests by the path as it is written here: never one that a client chose."""
 
-    def __init__(self) -> None:
+    def __init__(self, ledger: Ledger | None = None) -> None:
+        self._ledger = ledger
         self.requests: Counter[tuple[str, str, int]] = Counter()
         self.durations: Counter[float] = Counter()
         self.duration_sum_s = 0.0
@@ -67,6 +69,18 @@ class Observation:
         for bucket in BUCKETS_S:
             if took_s <= bucket:
                 self.durations[bucket] += 1
+        if self._ledger is not None and (method != "GET" or status >= 400):
+            self._ledger.write(
+                Called(
+                    method,
+                    path,
+                    status,
+                    id,
+                    None if caller is None else caller.tenant,
+                    None if caller is None else caller.token,
+                    request.path_params.get("id"),
+                )
+            )
         # Neither the query nor a header: both may hold what must not be kept.
         log.info(
             "request",
