@@ -13,6 +13,10 @@ class Bounds:
     """
 
     connections: int = 256
+    # Streams of HTTP/2 open at once, of all connections; more are refused, to be sent again.
+    requests: int = 1024
+    # Bodies of requests that wait for a person, all together.
+    held_bytes: int = 16 * 1024 * 1024
     names: int = 4096
     questions_per_s: int = 500
     refusals_per_s: int = 500

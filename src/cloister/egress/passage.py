@@ -50,6 +50,7 @@ class Passage:
         self._meter = ward.meter if ward.meter.has_limits else None
         self._reads_requests = False
         self._addresses: list[Address] = []
+        self._failure: Refusal | Unreachable | None = None
         self._conversation: Conversation | None = None
 
     async def aim(self, name: str, port: int) -> None:
@@ -101,9 +102,19 @@ class Passage:
         ward = self.ward
         try:
             addresses = await ward.find(self.name, self.port)
-        except Unreachable:
+        except Unreachable as failure:
             self._tell_allowed(None)
-            raise
+            if not self._reads_requests:
+                raise
+            self._failure = failure
+            return
+        except Refusal as refusal:
+            if not self._reads_requests:
+                raise
+            # Its requests are answered with the reason, where a reset would have none.
+            self._tell_denied(refusal)
+            self._failure = refusal
+            return
         self._tell_allowed(str(addresses[0]))
         if self._reads_requests:
             # For the first request that may be sent, if there is one.
@@ -143,7 +154,7 @@ class Passage:
         self.say_no = None
         ward, caller = self.ward, self.caller
         self._conversation = Conversation(
-            ward, caller, self.name, self.port, self._addresses, self._number
+            ward, caller, self.name, self.port, self._failure or self._addresses, self._number
         )
         await self._conversation.run(first, target)
         await caller.part(ward.bounds.farewell_s, ward.bounds.farewell_bytes)

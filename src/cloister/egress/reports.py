@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import socket
 import time
 from collections import Counter, deque
@@ -12,9 +13,8 @@ from cloister.egress import control
 
 _MOST_OF_ONE = 1024
 _AT_ONCE = 32
-# Of a frame, as events are estimated; JSON may double what a program has chosen.
+# Of a frame, with room for what is around its events.
 _MOST_BYTES = 48 * 1024
-_USUAL_BYTES = 400
 
 
 class Reports:
@@ -82,8 +82,9 @@ class Reports:
         room = _MOST_BYTES
         for at in range(min(len(self._queue), _AT_ONCE)):
             name, event = self._queue[at]
-            room -= _USUAL_BYTES + 2 * len(event.get("path", "")) + 2 * len(event.get("reason", ""))
+            told = {"sandbox": name, **event}
+            room -= len(json.dumps(told))
             if events and room < 0:
                 break
-            events.append({"sandbox": name, **event})
+            events.append(told)
         return events

@@ -60,8 +60,8 @@ class Ward:
         self.id = id
         self.depth = depth
         self.secrets = Secrets() if secrets is None else secrets
-        # Those whose first use a person has allowed.
-        self.asked_secrets: set[str] = set()
+        # Those whose first use a person has allowed, each with the host and port it was for.
+        self.asked_secrets: set[tuple[str, str, int]] = set()
         self.bounds = bounds
         self.upstream = upstream
         self.pipes = pipes
@@ -72,6 +72,7 @@ class Ward:
         self._untold: set[str] = set()
         self._reports = reports
         self._asking = Asking(id, reports, bounds)
+        self._held_bytes = self._requests = 0
         self.meter = Meter(
             self._egress.budget,
             used or {},
@@ -146,6 +147,29 @@ class Ward:
     def reply(self, number: int, table: Mapping[str, Any]) -> None:
         """The owner has answered a question."""
         self._asking.reply(number, table)
+
+    def open_request(self) -> bool:
+        """Count one more request of many on a connection; False where there are too many."""
+        if self._requests >= self.bounds.requests:
+            return False
+        self._requests += 1
+        return True
+
+    def close_request(self) -> None:
+        """One of them is over."""
+        self._requests -= 1
+
+    def hold(self, count: int) -> None:
+        """Count bytes that are kept while a person is asked; raises Refusal where it is too much.
+
+        Less than nothing lets go of them.
+        """
+        if count > 0 and self._held_bytes + count > self.bounds.held_bytes:
+            raise Refusal(
+                f"a person is to be asked, and {self._held_bytes} bytes of what waits are held "
+                f"already; the most is {self.bounds.held_bytes}"
+            )
+        self._held_bytes += count
 
     def reads_requests(self, name: str, port: int) -> bool:
         """Whether each request of a connection is judged by itself."""

@@ -55,8 +55,12 @@ class Question:
         target: str,
         headers: Iterable[tuple[bytes, bytes]],
         body: bytes,
+        subject: str = "",
     ) -> Question:
-        """Return the question about one request, held with its whole body."""
+        """Return the question about one request, held with its whole body.
+
+        `subject` says what makes more of it than its method and path say.
+        """
         if len(body) > HELD_BODY_BYTES:
             raise RequestError(
                 f"a body of {len(body)} bytes cannot be held; the most is {HELD_BODY_BYTES}"
@@ -67,17 +71,18 @@ class Question:
             for part in (name, value):
                 hashed.update(len(part).to_bytes(8, "big") + part)
         hashed.update(b"\0" * 8 + body)
-        details = [
-            (name.decode("latin-1"), value.decode("latin-1"))
-            for name, value in named
-            if name.decode("latin-1") in _SHOWN_HEADERS
-        ]
+        # The same header many times is one line: it must not push another, or the body, out.
+        details: dict[str, str] = {}
+        for name, value in named:
+            shown, text = name.decode("latin-1"), value.decode("ascii", "backslashreplace")
+            if shown in _SHOWN_HEADERS:
+                details[shown] = f"{details[shown]}, {text}" if shown in details else text
         if body:
-            details.append(("body", f"{len(body)} bytes, SHA-256 {_sha256(body)}"))
+            details["body"] = f"{len(body)} bytes, SHA-256 {_sha256(body)}"
         return cls(
-            *("request", rule, host, port, method, path, _cut(target), ""),
+            *("request", rule, host, port, method, path, _cut(target), subject),
             content=hashed.hexdigest(),
-            details=tuple((name, _cut(value)) for name, value in details[:20]),
+            details=tuple((name, _cut(value)) for name, value in details.items()),
         )
 
     @property
@@ -126,7 +131,8 @@ class Question:
         """Return it in one line, not yet escaped."""
         match self.kind:
             case "request":
-                return f"{self.method} {self.host}:{self.port} {self.path}"
+                more = f" ({self.subject})" if self.subject else ""
+                return f"{self.method} {self.host}:{self.port} {self.path}{more}"
             case "connection":
                 return f"a connection to {self.host}:{self.port}"
             case "secret":

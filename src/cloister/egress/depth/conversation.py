@@ -8,6 +8,8 @@ import ssl
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any
 
+import h2.errors
+
 from cloister.egress.depth.exchange import CutOff, Exchange, own_answer
 from cloister.egress.depth.far_h1 import FarH1
 from cloister.egress.depth.link_h2 import H2Link, Half
@@ -27,7 +29,10 @@ if TYPE_CHECKING:
 
 
 class Conversation:
-    """Between a program inside and one host, request by request."""
+    """Between a program inside and one host, request by request.
+
+    Instead of addresses there may be the reason why it has none, with which all are answered.
+    """
 
     def __init__(
         self,
@@ -35,7 +40,7 @@ class Conversation:
         caller: Caller,
         name: str,
         port: int,
-        addresses: list[Address],
+        addresses: list[Address] | Refusal | Unreachable,
         number: int | None,
     ) -> None:
         self._ward = ward
@@ -195,9 +200,14 @@ class Conversation:
         link = H2Link(stream, self._ward.bounds, client_side=False)
 
         async def begin(half: Half) -> None:
+            if not self._ward.open_request():
+                await link.cut(half, h2.errors.ErrorCodes.REFUSED_STREAM)
+                link.drop(half)
+                return
             task = asyncio.create_task(self._serve_half(link, half, origin, terms))
             self._requests.add(task)
             task.add_done_callback(self._requests.discard)
+            task.add_done_callback(lambda _: self._ward.close_request())
             # Taken back: nobody is asked about it any more, and nothing of it is sent.
             half.on_broken = task.cancel
 
@@ -230,6 +240,11 @@ class Conversation:
             await near.cut()
         except (Refusal, Unreachable, OSError):
             # The program has taken it back, or is gone.
+            await near.cut()
+        except Exception as failure:
+            # A fault of ours: this request fails closed, the others go on, its owner hears of it.
+            fault = Refusal(f"the gateway failed on it: {type(failure).__name__}", "fault")
+            terms.tell_denied(head, fault)
             await near.cut()
         finally:
             with contextlib.suppress(OSError):

@@ -56,6 +56,7 @@ class Exchange:
         self._answer: ResponseHead | None = None
         self._has_responded = False
         self._held: bytes | None = None
+        self._holding = 0
         self.number = 0
         self.switched: tuple[Far, ResponseHead] | None = None
 
@@ -65,6 +66,13 @@ class Exchange:
         Raises CutOff when what the program was sent is not whole.
         """
         try:
+            return await self._run()
+        finally:
+            self._terms.hold(-self._holding)
+
+    async def _run(self) -> bool:
+        try:
+            self._origin.require_allowed()
             permit = await self._terms.permit(self._head, self._hold)
         except Refusal as refusal:
             self._terms.tell_denied(self._head, refusal)
@@ -153,14 +161,19 @@ class Exchange:
 
     async def _hold(self) -> bytes:
         """Read the whole body before anything is sent, for whoever decides on it."""
-        self._held = b""
+        held = bytearray()
         while self._head.has_body and (data := await self._near.body()):
-            self._held += data
-            if len(self._held) > HELD_BODY_BYTES:
+            self._terms.hold(len(data))
+            self._holding += len(data)
+            held += data
+            if len(held) > HELD_BODY_BYTES:
                 raise Refusal(
                     f"a person is to be asked, and its body is longer than the {HELD_BODY_BYTES} "
                     "bytes that can be held meanwhile"
                 )
+        if self._near.trailers:
+            raise Refusal("a person is to be asked, and would not see the trailers of its body")
+        self._held = bytes(held)
         return self._held
 
     async def _next(self) -> bytes:

@@ -50,9 +50,12 @@ class FarH1:
             headers.append((b"Transfer-Encoding", b"chunked"))
         if head.upgrade is not None:
             headers += [(b"Connection", b"Upgrade"), (b"Upgrade", head.upgrade)]
-        self._held = self._sent(
-            h11.Request(method=head.method, target=head.target, headers=headers)
-        )
+        try:
+            request = h11.Request(method=head.method, target=head.target, headers=headers)
+        except h11.LocalProtocolError:
+            # Its text quotes what is wrong, which may have a secret's value in it.
+            raise Malformed("a request that cannot be written in HTTP/1.1") from None
+        self._held = self._sent(request)
         if not head.has_body:
             await self.finish([])
 
@@ -64,7 +67,11 @@ class FarH1:
     async def finish(self, trailers: Headers) -> None:
         """End the request."""
         held, self._held = self._held, b""
-        await self.stream.write(held + self._sent(h11.EndOfMessage(headers=trailers)))
+        try:
+            ending = h11.EndOfMessage(headers=trailers)
+        except h11.LocalProtocolError:
+            raise Malformed("trailers that cannot be written in HTTP/1.1") from None
+        await self.stream.write(held + self._sent(ending))
 
     def _sent(self, event: h11.Event) -> bytes:
         try:

@@ -18,8 +18,11 @@ from cloister.egress.depth.messages import Headers
 from cloister.egress.depth.streams import Stream
 from cloister.egress.refusal import Unreachable
 
-# How much of one stream, and of all, may be on its way to us before it is passed on.
-_STREAM_WINDOW, _CONNECTION_WINDOW = 256 * 1024, 4 * 1024 * 1024
+# How much of one stream, and of all, may be on its way to us before it is passed on. A program
+# inside is near, and may have many connections.
+_STREAM_WINDOW, _NEAR_WINDOW, _FAR_WINDOW = 256 * 1024, 1024 * 1024, 4 * 1024 * 1024
+# Pieces smaller than this are kept together: each by itself costs more than what is in it.
+_PIECE_BYTES = 16 * 1024
 _MOST_STREAMS = 100
 # Streams that were taken back, and pieces of bodies with nothing in them: more is an attack.
 _MOST_RESETS, _MOST_EMPTY = 500, 500
@@ -42,8 +45,18 @@ class Half:
         self.broken: str | None = None
         self.on_broken: Callable[[], object] | None = None
         # Each with what it takes of the window, which is given back when it has been passed on.
-        self.pieces: deque[tuple[bytes, int]] = deque()
+        self.pieces: deque[tuple[bytearray, int]] = deque()
         self.changed = asyncio.Event()
+
+    def add(self, data: bytes, count: int) -> None:
+        """Keep what came of its body, and `count` of the window with it."""
+        if self.pieces and len(self.pieces[-1][0]) < _PIECE_BYTES:
+            last, counted = self.pieces[-1]
+            last += data
+            self.pieces[-1] = last, counted + count
+        else:
+            self.pieces.append((bytearray(data), count))
+        self.change()
 
     def change(self) -> None:
         """Wake whoever waits for it."""
@@ -88,7 +101,8 @@ class H2Link:
             wanted[codes.ENABLE_PUSH] = 0
         self.http.local_settings = h2.settings.Settings(client=is_client, initial_values=wanted)
         self.http.initiate_connection()
-        self.http.increment_flow_control_window(_CONNECTION_WINDOW - 65_535)
+        window = _FAR_WINDOW if is_client else _NEAR_WINDOW
+        self.http.increment_flow_control_window(window - 65_535)
         await self.flush()
 
     async def flush(self) -> None:
@@ -155,8 +169,7 @@ class H2Link:
         if half is None or half.broken is not None:
             self._give_back(event.stream_id, event.flow_controlled_length)
             return
-        half.pieces.append((event.data, event.flow_controlled_length))
-        half.change()
+        half.add(event.data, event.flow_controlled_length)
 
     def _take_reset(self, number: int) -> None:
         self._resets += 1
@@ -189,7 +202,7 @@ class H2Link:
             data, count = half.pieces.popleft()
             self._give_back(half.number, count)
             if data:
-                return data
+                return bytes(data)
         if half.is_over:
             return b""
         half.require_whole()

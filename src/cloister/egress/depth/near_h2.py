@@ -52,15 +52,19 @@ class NearH2:
                     f"authority is {text[:100]!a}, but the connection is to {name}:{port}"
                 )
         plain = [(key, value) for key, value in headers if not key.startswith(b":")]
+        if any(_is_control(byte) for _, value in plain for byte in value):
+            raise Malformed("a header with bytes that no header has")
         lengths = [value for key, value in plain if key == b"content-length"]
         if len(lengths) > 1:
             raise Malformed("a request with two lengths")
+        if lengths and not lengths[0].isdigit():
+            raise Malformed("a request whose length is no number")
         return RequestHead(
             method=method,
             target=target,
             headers=_with_one_cookie(passed_on(plain, of_request=True)),
             has_body=self._half.has_body,
-            length=int(lengths[0]) if lengths and lengths[0].isdigit() else None,
+            length=int(lengths[0]) if lengths else None,
         )
 
     async def body(self) -> bytes:
@@ -106,6 +110,10 @@ class NearH2:
     async def cut(self) -> None:
         """Break it off, so that it is not taken for whole."""
         await self._link.cut(self._half, h2.errors.ErrorCodes.INTERNAL_ERROR)
+
+
+def _is_control(byte: int) -> bool:
+    return (byte < 0x20 and byte != 0x09) or byte == 0x7F
 
 
 def _with_one_cookie(headers: Headers) -> Headers:

@@ -16,7 +16,7 @@ from cloister.egress.depth.far_h2 import FarH2
 from cloister.egress.depth.link_h2 import H2Link
 from cloister.egress.depth.messages import Headers, RequestHead, ResponseHead
 from cloister.egress.depth.streams import PlainStream, Stream, TlsStream
-from cloister.egress.refusal import Unreachable
+from cloister.egress.refusal import Refusal, Unreachable
 from cloister.egress.upstream import Address, Upstream
 
 _MOST_CONNECTIONS = 16
@@ -63,7 +63,7 @@ class Origin:
     def __init__(
         self,
         upstream: Upstream,
-        addresses: Sequence[Address],
+        addresses: Sequence[Address] | Refusal | Unreachable,
         name: str,
         port: int,
         bounds: Bounds,
@@ -109,8 +109,20 @@ class Origin:
         async with self._dialling:
             if self._link is not None and not self._link.is_over:
                 return FarH2(self._link, self._authority), True
-            sock = await self._upstream.dial(self._addresses, self._port)
+            sock = await self._upstream.dial(self._found(), self._port)
             return await self._begin(sock), False
+
+    def _found(self) -> Sequence[Address]:
+        self.require_allowed()
+        if isinstance(self._addresses, Refusal | Unreachable):
+            raise Unreachable(str(self._addresses))
+        return self._addresses
+
+    def require_allowed(self) -> None:
+        """Raise the Refusal of a host that must not be dialled."""
+        if isinstance(self._addresses, Refusal):
+            # Another one each time: what is raised again grows by where it was raised.
+            raise Refusal(self._addresses.reason, self._addresses.rule)
 
     async def _begin(self, sock: socket.socket) -> Far:
         inner = (

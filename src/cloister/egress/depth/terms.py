@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 # An answer that is looked through must be readable, and whole: of one in pieces that the program
 # chooses, each would have too little of a value to be found.
 _NOT_WHEN_LOOKED_THROUGH = (b"accept-encoding", b"range", b"if-range", b"sec-websocket-extensions")
+# By which a server may be told to take a request for one of another method.
+_OVERRIDES = (b"x-http-method-override", b"x-method-override", b"x-http-method")
 _MOST_PATH, _MOST_REASON = 1000, 500
 
 
@@ -67,13 +69,13 @@ class Terms:
 
         `hold` reads the whole of its body first, for a person who is asked about it.
         """
-        try:
-            request = HttpRequest(self._name, self._port, head.method.decode("latin-1"), head.path)
-        except RequestError as error:
-            raise Malformed(f"not proper HTTP: {error}") from None
-        verdict = self._ward.judge(request)
-        if verdict.effect is Effect.DENY:
-            raise Refusal(verdict.reason, verdict.rule)
+        request = self._request(head.method, head)
+        verdict = self._judge(request)
+        other = self._other_method(head)
+        if other is not None:
+            # A server may take it for either, so both must be allowed.
+            also = self._judge(self._request(other, head))
+            verdict = also if also.effect is Effect.ASK else verdict
         filled = self._ward.secrets.fill(
             self._name,
             self._port,
@@ -83,7 +85,7 @@ class Terms:
         )
         await self._ward.meter.admit("requests")
         if verdict.effect is Effect.ASK:
-            verdict = await self._ask(verdict.rule, request, head, await hold())
+            verdict = await self._ask(verdict.rule, request, head, await hold(), other)
         for name, place in filled.used:
             await self._require_first_use(name, place, request)
         headers = filled.headers
@@ -93,9 +95,31 @@ class Terms:
         sent = dataclasses.replace(head, target=filled.target, headers=headers)
         return Permit(sent, verdict, filled.used)
 
+    def _request(self, method: bytes, head: RequestHead) -> HttpRequest:
+        try:
+            return HttpRequest(self._name, self._port, method.decode("latin-1"), head.path)
+        except RequestError as error:
+            raise Malformed(f"not proper HTTP: {error}") from None
+
+    def _other_method(self, head: RequestHead) -> bytes | None:
+        found = {value.strip() for name in _OVERRIDES for value in values_of(head.headers, name)}
+        found -= {b"", head.method}
+        if len(found) > 1:
+            raise Malformed("a request that may be taken for ones of several methods")
+        return next(iter(found), None)
+
+    def _judge(self, request: HttpRequest) -> Verdict:
+        verdict = self._ward.judge(request)
+        if verdict.effect is Effect.DENY:
+            raise Refusal(verdict.reason, verdict.rule)
+        return verdict
+
     async def _ask(
-        self, rule: str, request: HttpRequest, head: RequestHead, body: bytes
+        self, rule: str, request: HttpRequest, head: RequestHead, body: bytes, other: bytes | None
     ) -> Verdict:
+        more = [] if other is None else [f"which may be taken for {other.decode('latin-1')}"]
+        if head.upgrade is not None:
+            more.append("to be a WebSocket, of which nothing more is asked")
         # As it came: a person decides without seeing a secret, and no answer has one in it.
         question = Question.of_request(
             rule,
@@ -106,13 +130,15 @@ class Terms:
             target=head.path,
             headers=head.headers,
             body=body,
+            subject=", ".join(more),
         )
         # For a program that is gone nobody is asked, and nothing is sent.
         return await while_present(self._sock, self._ward.ask_for(question), rule)
 
     async def _require_first_use(self, name: str, place: str, request: HttpRequest) -> None:
         ward = self._ward
-        if name in ward.asked_secrets or not ward.secrets.asks_first(name):
+        use = (name, self._name, self._port)
+        if use in ward.asked_secrets or not ward.secrets.asks_first(name):
             return
         question = Question(
             "secret",
@@ -124,7 +150,11 @@ class Terms:
             subject=f"{name} in {place}",
         )
         await while_present(self._sock, ward.ask_for(question), question.rule)
-        ward.asked_secrets.add(name)
+        ward.asked_secrets.add(use)
+
+    def hold(self, count: int) -> None:
+        """Count what is kept of a body while a person is asked; less than nothing lets it go."""
+        self._ward.hold(count)
 
     def scrubber(self) -> Scrubber | None:
         """Return what takes values out of an answer, if any is bound to this host."""
