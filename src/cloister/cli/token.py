@@ -46,7 +46,7 @@ def _place(function: Any) -> Any:
     "scopes",
     metavar="SCOPE",
     multiple=True,
-    help="What it allows, such as sandboxes:write; all there is unless named. Repeatable.",
+    help="What it allows; repeatable. Unless named, all but approvals:write.",
 )
 @click.option("--expires", metavar="TIME", default="30d", help='When it ends, or "unlimited".')
 @click.option(
@@ -73,10 +73,10 @@ def create(
 ) -> int:
     """Make a token and print it: this once, because only its hash is kept."""
     with _records(config, database) as records:
-        from cloister.server.tokens import PREFIXES, SCOPES, Wish, create_token
+        from cloister.server.tokens import PREFIXES, USUAL_SCOPES, Wish, create_token
 
         lifetime_s = None if expires == UNLIMITED else parse_duration(expires, "--expires")
-        wish = Wish(tenant, role, scopes or SCOPES, lifetime_s, sandbox, label)
+        wish = Wish(tenant, role, scopes or USUAL_SCOPES, lifetime_s, sandbox, label)
         text, row = create_token(records, wish)
         if e2b:
             text = PREFIXES[1] + text.removeprefix(PREFIXES[0])

@@ -97,6 +97,21 @@ class ApprovalQueue:
             if not self._waiting:
                 self._close()
 
+    @property
+    def waiting(self) -> tuple[Waiting, ...]:
+        """What waits now, in the order in which it was asked."""
+        return tuple(self._waiting.values())
+
+    def answer(self, number: int, digest: object, given: Mapping[str, Any], who: str) -> None:
+        """Answer a question; `digest` says what the answer is about."""
+        waiting = self._waiting.get(number)
+        if waiting is None or waiting.answered.done():
+            raise RequestError(f"question {number} does not wait any more")
+        if digest != waiting.question.digest:
+            raise RequestError(f"question {number} is not about what was answered")
+        reason = str(given.get("reason") or "")[:500]
+        waiting.answered.set_result(made_answer(given.get("answer"), given.get("for"), who, reason))
+
     def _listen(self) -> None:
         if self._end is None:
             self._place = approvals_directory() / f"{os.getpid()}-{secrets.token_hex(4)}.sock"
@@ -151,23 +166,12 @@ class ApprovalQueue:
                 case {"do": "list"}:
                     return {"ok": [each.as_dict() for each in self._waiting.values()]}
                 case {"do": "answer", "number": int(number)}:
-                    self._answer(number, request, who)
+                    self.answer(number, request.get("digest"), request, who)
                     return {"ok": None}
                 case _:
                     raise RequestError("a request that asks for nothing known")
         except (RequestError, ValueError) as error:
             return {"error": str(error)}
-
-    def _answer(self, number: int, request: Mapping[str, Any], who: str) -> None:
-        waiting = self._waiting.get(number)
-        if waiting is None or waiting.answered.done():
-            raise RequestError(f"question {number} does not wait any more")
-        if request.get("digest") != waiting.question.digest:
-            raise RequestError(f"question {number} is not about what was answered")
-        reason = str(request.get("reason") or "")[:500]
-        waiting.answered.set_result(
-            made_answer(request.get("answer"), request.get("for"), who, reason)
-        )
 
 
 def made_answer(how: object, for_time: object, who: str, reason: str = "") -> Answer:

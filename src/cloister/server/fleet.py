@@ -119,6 +119,10 @@ class Fleet:
             raise NotFound(f"no sandbox {quote(id)} is running", what=id)
         return resident
 
+    def of_tenant(self, tenant: TenantName) -> list[Resident]:
+        """Return the live sandboxes of a tenant."""
+        return [each for (owner, _), each in self._residents.items() if owner == tenant]
+
     async def row(self, tenant: TenantName, id: str) -> SandboxRow:
         """Return what is remembered of a tenant's sandbox, also after its end."""
         rows = await self.records.sandbox_rows(tenant, id=id)

@@ -38,7 +38,10 @@ SCOPES = (
     *("snapshots:read", "snapshots:write"),
     *("images:read", "templates:read", "templates:write"),
     *("ledger:read", "usage:read"),
+    *("approvals:read", "approvals:write"),
 )
+# Who lets programs run is not yet who answers their questions: that is said of a token, or not so.
+USUAL_SCOPES = tuple(scope for scope in SCOPES if scope != "approvals:write")
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +76,7 @@ class Wish:
 
     tenant: str
     role: str = "tenant"
-    scopes: Iterable[str] = SCOPES
+    scopes: Iterable[str] = USUAL_SCOPES
     lifetime_s: float | None = None
     sandbox: str | None = None
     label: str | None = None

@@ -3,7 +3,17 @@
 from __future__ import annotations
 
 from cloister.server.endpoint import Conversation, Endpoint
-from cloister.server.routes import files, ports, processes, record, running, sandboxes, state, stock
+from cloister.server.routes import (
+    approvals,
+    files,
+    ports,
+    processes,
+    record,
+    running,
+    sandboxes,
+    state,
+    stock,
+)
 
 
 def endpoints() -> list[Endpoint]:
@@ -17,6 +27,7 @@ def endpoints() -> list[Endpoint]:
         *state.ENDPOINTS,
         *stock.ENDPOINTS,
         *record.ENDPOINTS,
+        *approvals.ENDPOINTS,
     ]
 
 
