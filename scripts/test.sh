@@ -8,7 +8,10 @@ quietly=
 
 main() {
     case "${1:-all}" in
-        check) check ;;
+        check)
+            check
+            units
+            ;;
         security) security ;;
         all)
             check
@@ -27,6 +30,9 @@ check() {
     step "lint" "$python" -m ruff check .
     step "types" "$python" -m mypy
     check_cell
+}
+
+units() {
     step "unit and repository tests" "$python" -m pytest -q tests/unit tests/repo
 }
 
@@ -61,6 +67,7 @@ both_lanes() {
 }
 
 lane_of_owner() {
+    units
     step "contract: every runtime, as $(id -un)" "$python" -m pytest -q tests/contract
     step "state: every storage driver, as $(id -un)" "$python" -m pytest -q tests/state
     step "end to end" "$python" -m pytest -q tests/e2e
