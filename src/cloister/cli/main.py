@@ -12,6 +12,7 @@ import click
 import cloister
 from cloister.cli.failures import report
 from cloister.cli.lazily import LazyGroup
+from cloister.errors import Unsupported
 
 
 class Commands(LazyGroup):
@@ -58,6 +59,16 @@ class Commands(LazyGroup):
     }
 
 
+# They look at what is on this machine, and would answer for the wrong one.
+_OF_THIS_MACHINE = frozenset(
+    (
+        *("apply", "approvals", "approve", "deny", "df", "diff", "exec", "export", "fork", "gc"),
+        *("image", "ledger", "ls", "pause", "ps", "receipt", "resume", "rewind", "rm"),
+        *("snapshot", "snapshots", "start", "stop", "template", "volume"),
+    )
+)
+
+
 def _print_version(command: click.Context, option: click.Parameter, wanted: bool) -> None:
     if wanted and not command.resilient_parsing:
         click.echo(f"cloister {cloister.__version__}")
@@ -73,11 +84,18 @@ def _print_version(command: click.Context, option: click.Parameter, wanted: bool
     callback=_print_version,
     help="Print the version and leave.",
 )
-def commands() -> None:
+@click.pass_context
+def commands(command: click.Context) -> None:
     """Run programs in an isolated, limited, offline sandbox.
 
     `cloister run -- python3 -c 'print(1)'` is a complete one; every option only adds to it.
     """
+    called = command.invoked_subcommand
+    if called in _OF_THIS_MACHINE and os.environ.get("CLOISTER_URL"):
+        raise Unsupported(
+            f"CLOISTER_URL names a server, and `cloister {called}` is about this machine only; "
+            "unset CLOISTER_URL for this machine, or use the server's API, which is at /docs there"
+        )
 
 
 def main(arguments: list[str] | None = None) -> int:

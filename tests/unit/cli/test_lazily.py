@@ -34,3 +34,14 @@ def test_what_was_not_asked_for_is_not_read() -> None:
     )
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert ended.returncode == 0 and "Usage: cloister ps" in ended.stdout
+
+
+def test_what_is_about_this_machine_does_not_answer_for_a_server(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert main(["explain", "--help"]) == 0
+    monkeypatch.setenv("CLOISTER_URL", "http://127.0.0.1:1")
+    capsys.readouterr()
+    assert main(["ps"]) != 0
+    assert "names a server" in capsys.readouterr().err
+    assert main(["explain", "--help"]) == 0
