@@ -106,8 +106,10 @@ async def _warm(box: Box) -> None:
 
 def terms_of(notes: Mapping[str, str]) -> Terms:
     """Return what is remembered of how a sandbox was asked for."""
-    known = json.loads(notes.get(NOTE, "{}"))
-    return Terms(**{"template": "base", **known})
+    if NOTE not in notes:
+        # Not asked for by this protocol: nobody said that its ports are for everybody.
+        return Terms("base", is_open_to_traffic=False)
+    return Terms(**{"template": "base", **json.loads(notes[NOTE])})
 
 
 def notes_of(terms: Terms) -> tuple[tuple[str, str], ...]:

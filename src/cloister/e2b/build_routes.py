@@ -23,6 +23,9 @@ from cloister.node import open_store
 from cloister.server.tenancy import TenantName, parse_tenant
 
 _LINK_S = 3600
+# All archives of a tenant together are up to so many of the largest.
+_ARCHIVES_EACH = 4
+_LOOK_BYTES = 4 * 2**20
 _MOST_ENTRIES = 100
 
 
@@ -83,10 +86,17 @@ async def put_file(desk: Desk, request: Request) -> Response:
     desk.builds.make_room(tenant)
     target = desk.builds.archive(tenant, hash)
     draft = target.with_name(f".{secrets.token_hex(8)}")
+    most_bytes = desk.house.fleet.settings.upload_bytes
+    desk.builds.require_room(tenant, _ARCHIVES_EACH * most_bytes)
+    looked_at = _LOOK_BYTES
     try:
         with open(draft, "xb") as file:
-            async for chunk in patiently(request, desk.house.fleet.settings.upload_bytes):
+            async for chunk in patiently(request, most_bytes):
                 file.write(chunk)
+                if file.tell() >= looked_at:
+                    file.flush()
+                    desk.builds.require_room(tenant, _ARCHIVES_EACH * most_bytes)
+                    looked_at = file.tell() + _LOOK_BYTES
         os.replace(draft, target)
     finally:
         draft.unlink(missing_ok=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import shutil
 import tempfile
@@ -21,12 +22,14 @@ from cloister.e2b.refusal import CallRefused
 from cloister.errors import CloisterError
 from cloister.model import Limits
 from cloister.policy import Policy
+from cloister.server.quotas import Quotas
 from cloister.server.tenancy import Names, TenantName
 
 _MOST_AT_ONCE = 2
 _MOST_REMEMBERED = 50
 _MOST_ENTRIES = 10_000
 _MOST_LINE = 2000
+_MOST_ARCHIVES = 500
 _ARCHIVE_S = 24 * 3600.0
 # No tenant is called so: their names have no underscore.
 _PREFIX = "build_"
@@ -53,8 +56,9 @@ class Build:
 class Builds:
     """The builds of all tenants, and the archives they copy from."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, quotas: Quotas) -> None:
         self._directory = directory
+        self._quotas = quotas
         self._builds: dict[tuple[TenantName, str], Build] = {}
         self._turns: dict[TenantName, asyncio.Semaphore] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -96,6 +100,21 @@ class Builds:
             if _is_old(path):
                 shutil.rmtree(path, ignore_errors=True)
 
+    def require_room(self, tenant: TenantName, most_bytes: int) -> None:
+        """Refuse archives of a tenant, those that are being sent included, past a limit."""
+        sizes: list[int] = []
+        for each in os.scandir(self._directory / tenant):
+            # Another upload may be done with its draft meanwhile.
+            with contextlib.suppress(FileNotFoundError):
+                sizes.append(each.stat(follow_symlinks=False).st_size)
+        if len(sizes) > _MOST_ARCHIVES or sum(sizes) > most_bytes:
+            raise CallRefused(
+                "resource_exhausted",
+                f"{len(sizes)} archives of {sum(sizes)} bytes wait for builds; the most is "
+                f"{_MOST_ARCHIVES} of {most_bytes}; they are removed a day after their last use",
+                507,
+            )
+
     def start(
         self, tenant: TenantName, build: Build, base: str, body: Mapping[str, Any], storage: str
     ) -> None:
@@ -122,7 +141,10 @@ class Builds:
             build.status = "building"
             self.make_room(tenant)
             directory = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=self._directory))
+            promised = False
             try:
+                self._quotas.reserve(tenant, build.limits)
+                promised = True
                 await asyncio.to_thread(self._fill, tenant, directory, text, body)
                 ready = make_ready(body.get("readyCmd") or None)
                 spec = TemplateSpec(
@@ -148,6 +170,8 @@ class Builds:
                 build.say("the template is ready")
                 build.status = "ready"
             finally:
+                if promised:
+                    self._quotas.release(tenant, build.limits)
                 shutil.rmtree(directory, ignore_errors=True)
 
     def _fill(

@@ -57,6 +57,10 @@ class Visit:
         if self.caller.sandbox is not None and not self.named:
             raise CallRefused("permission_denied", "this token is for one sandbox alone")
 
+    def require_any_sandbox(self) -> None:
+        """Refuse a token that is for one sandbox alone, whatever the path names."""
+        self.caller.require_any_sandbox()
+
     @property
     def domain(self) -> str:
         """What ports of sandboxes are reached under, as `PORT-ID.domain`."""

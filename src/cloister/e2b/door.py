@@ -60,7 +60,7 @@ class E2BDoor:
     def __init__(self, house: House) -> None:
         most_upload_bytes = house.fleet.settings.upload_bytes
         self._boxes = Boxes(read_key(state_directory()), most_upload_bytes)
-        builds = Builds(state_directory() / "e2b-builds")
+        builds = Builds(state_directory() / "e2b-builds", house.fleet.quotas)
         self._desk = Desk(house, self._boxes, Asleep(house.fleet), builds)
 
     def takes(self, scope: Scope) -> bool:
@@ -112,7 +112,7 @@ class E2BDoor:
         box, resident = found
         try:
             # Held to the same rate as everything else of its tenant.
-            self._desk.house.fleet.quotas.count_request(resident.tenant)
+            self._desk.house.access.hold(request.scope, resident.tenant)
         except Exhausted as error:
             return error_answer(429, error.message)
         if port == envd.PORT:
@@ -135,6 +135,11 @@ class E2BDoor:
             return
         if address[0] in (envd.PORT, interpreter.PORT):
             await send({"type": "websocket.close", "code": 4404})
+            return
+        try:
+            self._desk.house.access.hold(scope, found[1].tenant)
+        except Exhausted:
+            await send({"type": "websocket.close", "code": 4429})
             return
         await carry(found[0], address[0], scope, receive, send)
 

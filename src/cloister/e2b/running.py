@@ -22,6 +22,8 @@ Event = dict[str, Any]
 _CHUNK_BYTES = 32 * 1024
 # What one listener may be behind; past it the program waits, for a time, as at a full pipe.
 _BEHIND_BYTES = 4 * 2**20
+# What holding one event takes besides its bytes: a program may print byte by byte.
+_EVENT_BYTES = 768
 _PATIENCE_S = 30.0
 _KEEPALIVE: Event = {"event": {"keepalive": {}}}
 # What Go calls the signals, which is what clients have seen so far.
@@ -151,7 +153,7 @@ class Running:
                 encoded = base64.b64encode(piece).decode()
                 event = {"event": {"data": {kind: encoded}}}
                 for listener in tuple(self._listeners):
-                    if not await listener.put(event, len(piece)):
+                    if not await listener.put(event, len(piece) + _EVENT_BYTES):
                         self._listeners.discard(listener)
 
 

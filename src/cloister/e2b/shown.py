@@ -81,7 +81,7 @@ def detailed_asleep(visit: Visit, sleeper: Sleeper) -> dict[str, Any]:
     """Return all that is told of a sandbox that is paused without its memory."""
     id = public_id(sleeper.row.id)
     terms = terms_of(dict(sleeper.row.notes))
-    shown = _further(terms, visit.desk.boxes.token(id), visit.domain)
+    shown = _further(terms, _told(visit, visit.desk.boxes.token(id)), visit.domain)
     return {**listed_asleep(sleeper), **shown, "pauseMode": "filesystem"}
 
 
@@ -104,10 +104,15 @@ def _listed(id: str, terms: Terms, limits: Limits, metadata: dict[str, str]) -> 
 
 
 def _details(visit: Visit, box: Box) -> dict[str, Any]:
-    return _further(box.terms, box.token, visit.domain)
+    return _further(box.terms, _told(visit, box.token), visit.domain)
 
 
-def _further(terms: Terms, token: str, domain: str) -> dict[str, Any]:
+def _told(visit: Visit, token: str) -> str | None:
+    # It runs programs and writes files, which whoever may only look may not.
+    return token if visit.caller.allows("sandboxes:write") else None
+
+
+def _further(terms: Terms, token: str | None, domain: str) -> dict[str, Any]:
     shown: dict[str, Any] = {
         "envdAccessToken": token,
         "domain": domain,

@@ -82,6 +82,7 @@ async def _inner_ids(visit: Visit, public: str) -> set[str]:
 async def remove(visit: Visit) -> Response:
     """Remove a snapshot; templates are removed with `cloister template rm`."""
     visit.require("snapshots:write")
+    visit.require_any_sandbox()
     shelves = visit.desk.house.fleet.shelves
     await shelves.remove_snapshot(visit.caller.tenant, plain_reference(visit.named))
     return empty_answer()
@@ -90,6 +91,7 @@ async def remove(visit: Visit) -> Response:
 async def fork(visit: Visit) -> Response:
     """Start others that begin as this one's disk is now; it goes on."""
     visit.require("sandboxes:write")
+    visit.require_any_sandbox()
     body = await read_json(visit.request)
     count = fields.integer(body, "count", 1)
     if not 1 <= count <= _MOST_FORKS:

@@ -27,16 +27,18 @@ from cloister.server.tenancy import Names, TenantName, parse_tenant
 
 _PLACE = "/volume"
 _MOST_ENTRIES = 10_000
-_MOST_AT_ONCE = 8
+_MOST_AT_ONCE = 4
 _MOST_ID = 65_535
 _ROOT = User(0, 0)
 _TYPES = {"file": "file", "directory": "directory", "link": "symlink"}
-_turns = asyncio.Semaphore(_MOST_AT_ONCE)
+# Each tenant waits for its own only: whoever is slow holds up nobody else.
+_turns: dict[str, asyncio.Semaphore] = {}
 
 
-def volume_token(desk: Desk, tenant: TenantName, name: str) -> str:
+def volume_token(desk: Desk, tenant: TenantName, name: str, *, may_write: bool) -> str:
     """Return what opens the content of a volume; it says whose the volume is."""
-    return f"{tenant}.{desk.boxes.token(f'{tenant}:{name}', 'volume')}"
+    purpose = "volume" if may_write else "volume-read"
+    return f"{tenant}.{desk.boxes.token(f'{tenant}:{name}', purpose)}"
 
 
 async def answer(desk: Desk, request: Request) -> Response:
@@ -55,37 +57,37 @@ async def _answer(desk: Desk, request: Request) -> Response:
     name, _, part = rest.partition("/")
     tenant = _require_token(desk, request, name)
     await desk.house.fleet.shelves.volume(tenant, name)
-    desk.house.fleet.quotas.count_request(tenant)
+    desk.house.access.hold(request.scope, tenant)
     path = _place(request.query_params.get("path", "/"))
     stored = Names(tenant).stored(name, "volume name")
     match request.method, part:
         case "GET", "file":
-            return await _read(stored, path)
+            return await _read(tenant, stored, path)
         case "PUT", "file":
             limit = desk.house.fleet.settings.upload_bytes
-            async with _opened(stored) as box:
+            async with _opened(tenant, stored) as box:
                 await box.files.write(path, patiently(request, limit), parents=False, user=_ROOT)
                 return json_answer(await _settle(box, path, request), 201)
         case "GET", "path":
-            async with _opened(stored) as box:
+            async with _opened(tenant, stored) as box:
                 found = await box.files.stat(path, follow=False, user=_ROOT)
                 return json_answer(_shown(path, found))
         case "PATCH", "path":
             changes = await read_json(request)
-            async with _opened(stored) as box:
+            async with _opened(tenant, stored) as box:
                 await box.files.stat(path, follow=False, user=_ROOT)
                 return json_answer(await _change(box, path, changes))
         case "DELETE", "path":
-            async with _opened(stored) as box:
+            async with _opened(tenant, stored) as box:
                 await box.files.remove(path, recursive=True, user=_ROOT)
                 return empty_answer()
         case "GET", "dir":
             depth = fields.integer(dict(request.query_params), "depth", 1)
-            async with _opened(stored) as box:
+            async with _opened(tenant, stored) as box:
                 return json_answer(await _listed(box, path, depth))
         case "POST", "dir":
             parents = request.query_params.get("force") == "true"
-            async with _opened(stored) as box:
+            async with _opened(tenant, stored) as box:
                 await box.files.make(path, parents=parents, user=_ROOT)
                 return json_answer(await _settle(box, path, request), 201)
     raise CallRefused("unimplemented", f"{request.method} of {part[:64]} is not served here")
@@ -101,16 +103,25 @@ def _require_token(desk: Desk, request: Request, name: str) -> TenantName:
         parse_name(name, "volume name")
     except CloisterError:
         raise wrong from None
-    if not hmac.compare_digest(volume_token(desk, tenant, name).encode(), token.encode()):
+    if _is(volume_token(desk, tenant, name, may_write=True), token):
+        return tenant
+    if not _is(volume_token(desk, tenant, name, may_write=False), token):
         raise wrong
+    if request.method != "GET":
+        raise CallRefused("permission_denied", "this token may only read; see volumes:write")
     return tenant
 
 
+def _is(right: str, given: str) -> bool:
+    return hmac.compare_digest(right.encode(), given.encode())
+
+
 @contextlib.asynccontextmanager
-async def _opened(stored: str) -> AsyncIterator[Sandbox]:
+async def _opened(tenant: TenantName, stored: str) -> AsyncIterator[Sandbox]:
     """A sandbox that sees the volume and nothing else of anybody's."""
     policy = Policy(profile="root", volumes=(VolumeMount(stored, _PLACE),))
-    async with _turns, Sandbox(policy, label="volume") as box:
+    turn = _turns.setdefault(tenant, asyncio.Semaphore(_MOST_AT_ONCE))
+    async with turn, Sandbox(policy, label="volume") as box:
         yield box
 
 
@@ -118,9 +129,9 @@ def _place(path: str) -> str:
     return posixpath.normpath(f"{_PLACE}/{posixpath.normpath('/' + path)}")
 
 
-async def _read(stored: str, path: str) -> Response:
+async def _read(tenant: TenantName, stored: str, path: str) -> Response:
     async with contextlib.AsyncExitStack() as stack:
-        box = await stack.enter_async_context(_opened(stored))
+        box = await stack.enter_async_context(_opened(tenant, stored))
         found = await box.files.stat(path, user=_ROOT)
         if found.kind.value != "file":
             raise CallRefused("invalid_argument", "the path is not that of a regular file")

@@ -45,6 +45,9 @@ async def make(visit: Visit) -> Response:
     is_counted = store.driver.holds_quota or not visit.desk.house.fleet.settings.unlimited_disk
     uid, gid = owner_on_disk(NAMED_USERS["user"])
     size_bytes = _SIZE_BYTES if is_counted else None
+    fleet = visit.desk.house.fleet
+    sizes = [each.limit_bytes for each in await fleet.shelves.volumes(tenant)]
+    fleet.quotas.require_volumes(tenant, [*sizes, size_bytes])
     await asyncio.to_thread(store.volumes.create, stored, size_bytes, uid=uid, gid=gid)
     return json_answer(_shown(visit, name), 201)
 
@@ -57,7 +60,8 @@ async def remove(visit: Visit) -> Response:
 
 
 def _shown(visit: Visit, name: str) -> dict[str, Any]:
-    token = volume_token(visit.desk, visit.caller.tenant, name)
+    may_write = visit.caller.allows("volumes:write")
+    token = volume_token(visit.desk, visit.caller.tenant, name, may_write=may_write)
     return {"volumeID": name, "name": name, "token": token, "domain": visit.domain}
 
 

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import MutableMapping
+from typing import Any
+
 from starlette.requests import HTTPConnection
 
 from cloister.errors import RequestError, ScopeMissing, TokenRefused
 from cloister.model import quote
 from cloister.server.fleet import Fleet
+from cloister.server.tenancy import TenantName
 from cloister.server.tokens import OWNER_CALLER, Caller, Tokens
 
 # Set by the entrance of a listener, never by anything that a client sends.
 TRUSTED = "cloister.trusted"
+# Whose request it is, once that is known; set here.
+_TENANT = "cloister.tenant"
 
 
 class Access:
@@ -28,8 +34,21 @@ class Access:
         else:
             self.require_host(connection)
             caller = await self.tokens.caller(bearer(connection))
-        self.fleet.quotas.count_request(caller.tenant)
+        self.hold(connection.scope, caller.tenant)
         return caller
+
+    def hold(self, scope: MutableMapping[str, Any], tenant: TenantName) -> None:
+        """Count a request: against the tenant's rate, and for as long as it is under way."""
+        self.fleet.quotas.count_request(tenant)
+        if not scope.get(TRUSTED) and _TENANT not in scope:
+            self.fleet.quotas.enter(tenant)
+            scope[_TENANT] = tenant
+
+    def release(self, scope: MutableMapping[str, Any]) -> None:
+        """Note that a request is over, whether it was counted or not."""
+        tenant = scope.pop(_TENANT, None)
+        if tenant is not None:
+            self.fleet.quotas.leave(tenant)
 
     def require_host(self, connection: HTTPConnection) -> None:
         """Refuse a request for another host: a web page may have led a browser here."""

@@ -63,11 +63,14 @@ class App:
         self._router = Router(routes, redirect_slashes=False, default=_not_found)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        for door in self.doors:
-            if door.takes(scope):
-                await door(scope, receive, send)
-                return
-        await self._router(scope, receive, send)
+        try:
+            for door in self.doors:
+                if door.takes(scope):
+                    await door(scope, receive, send)
+                    return
+            await self._router(scope, receive, send)
+        finally:
+            self.house.access.release(scope)
 
     def entrance(self, *, trusted: bool) -> ASGIApp:
         """Return the application for one listener; whoever comes by a trusted one is the owner."""

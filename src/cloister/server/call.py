@@ -46,8 +46,7 @@ class Call:
 
     def require_any_sandbox(self) -> None:
         """Refuse a token that is for one sandbox alone."""
-        if self.caller.sandbox is not None:
-            raise ScopeMissing("this token is for one sandbox alone", scope="all sandboxes")
+        self.caller.require_any_sandbox()
 
     def query(self, kind: type[Struct]) -> Struct:
         """Return the query as a type; what it does not have is refused."""

@@ -28,7 +28,13 @@ from cloister.server.records import Records, SandboxRow
 from cloister.server.resident import Resident
 from cloister.server.settings import Settings
 from cloister.server.shelves import Shelves
-from cloister.server.spec import SandboxSpec, parse_timeout, sandbox_settings, timeout_of
+from cloister.server.spec import (
+    SandboxSpec,
+    parse_timeout,
+    require_wall,
+    sandbox_settings,
+    timeout_of,
+)
 from cloister.server.tenancy import TenantName
 from cloister.server.tokens import Caller
 from cloister.server.turns import Turns
@@ -95,9 +101,6 @@ class Fleet:
                 extra={"sandbox": row.id, "tenant": row.tenant, "kept": kept},
             )
         await self.records.forget_ended(now - _REMEMBER_ENDED_S)
-
-    def __len__(self) -> int:
-        return len(self._residents)
 
     @property
     def residents(self) -> Sequence[Resident]:
@@ -248,6 +251,7 @@ class Fleet:
         if self._closing:
             raise GuestGone("the server is being stopped", reason="draining")
         tenant, sandbox = caller.tenant, make()
+        require_wall(spec, sandbox.policy, caller)
         limits = sandbox.policy.limits
         timeout_s = timeout_of(spec, limits, self.settings)
         self.quotas.reserve(tenant, limits)

@@ -9,7 +9,7 @@ import time
 from collections import deque
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from cloister.errors import CloisterError, Exhausted
 from cloister.model import Result
@@ -23,6 +23,8 @@ MOST_HELD = 256
 _BACKLOG_BYTES = 256 * 1024
 # So much may wait for one listener; one that takes no more is cut off, and can come again.
 _MOST_WAITING_BYTES = 4 * 2**20
+# Joined up to this: a program that prints byte by byte must not cost a hundred times its output.
+_PIECE_BYTES = 4096
 # An end can be asked for so long.
 _REMEMBER_S = 30.0
 
@@ -91,7 +93,7 @@ class HeldProcess:
                 self._hear(Said(name, bytes(chunk)))
 
     def _hear(self, said: Said) -> None:
-        self._backlog.append(said)
+        _append(self._backlog, said)
         self._backlog_bytes += len(said.data)
         while self._backlog_bytes > _BACKLOG_BYTES and len(self._backlog) > 1:
             dropped = self._backlog.popleft()
@@ -145,7 +147,9 @@ class _Listener:
                 self._news.set()
                 return
             self._bytes += len(event.data)
-        self._events.append(event)
+            _append(self._events, event)
+        else:
+            self._events.append(event)
         self._news.set()
 
     async def get(self) -> Event:
@@ -161,6 +165,18 @@ class _Listener:
         if isinstance(event, Said):
             self._bytes -= len(event.data)
         return event
+
+
+def _append(events: deque[Any], said: Said) -> None:
+    last = events[-1] if events else None
+    if (
+        isinstance(last, Said)
+        and last.stream == said.stream
+        and len(last.data) + len(said.data) <= _PIECE_BYTES
+    ):
+        events[-1] = Said(said.stream, last.data + said.data)
+    else:
+        events.append(said)
 
 
 def hold(

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import h11
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
@@ -23,6 +24,8 @@ from cloister.server.settings import Settings
 _CREDENTIALS = struct.Struct("3i")
 # Headers of a request, together.
 _MOST_HEADER_BYTES = 64 * 1024
+# A client that reads slowly is given more time than one that sends slowly: it may be a pipe.
+_READ_PATIENCE = 10
 
 
 class Patient(H11Protocol):
@@ -33,21 +36,66 @@ class Patient(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Close what sends no whole request for too long, and what another user opened."""
         super().connection_made(transport)
-        self._first = self.loop.call_later(self.wait_s, self._give_up)
+        self._waiting: asyncio.TimerHandle | None = None
+        self._writing: asyncio.TimerHandle | None = None
+        self._wait()
         end = transport.get_extra_info("socket")
         if end is not None and end.family == socket.AF_UNIX and not _is_ours(end):
             transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Stop waiting."""
-        self._first.cancel()
+        self._stop_waiting()
+        self.resume_writing()
         super().connection_lost(exc)
 
-    def _give_up(self) -> None:
-        # Between requests uvicorn's own clock runs; this one is for a request that never ends.
-        has_begun = self.scope is not None
-        if not has_begun:
-            self.transport.close()
+    def data_received(self, data: bytes) -> None:
+        """Take what came; a request, the first or a later one, must be whole in time."""
+        super().data_received(data)
+        if self.transport.is_closing() or self._is_answering:
+            self._stop_waiting()
+        else:
+            self._wait()
+
+    def handle_websocket_upgrade(self, event: h11.Request) -> None:
+        """Leave the connection to the protocol of WebSockets, which has a clock of its own."""
+        self._stop_waiting()
+        super().handle_websocket_upgrade(event)
+
+    def timeout_keep_alive_handler(self) -> None:
+        """Close a connection that nobody uses, also if its client reads no answer."""
+        super().timeout_keep_alive_handler()
+        self.loop.call_later(self.wait_s, self.transport.abort)
+
+    def pause_writing(self) -> None:
+        """Wait for a client that does not read, but not for ever."""
+        super().pause_writing()
+        if self._writing is None:
+            self._writing = self.loop.call_later(_READ_PATIENCE * self.wait_s, self._abandon)
+
+    def resume_writing(self) -> None:
+        """It reads again."""
+        super().resume_writing()
+        if self._writing is not None:
+            self._writing.cancel()
+            self._writing = None
+
+    @property
+    def _is_answering(self) -> bool:
+        return self.cycle is not None and not self.cycle.response_complete
+
+    def _wait(self) -> None:
+        # Not anew for each byte: one who sends a byte at a time is slow too.
+        if self._waiting is None:
+            self._waiting = self.loop.call_later(self.wait_s, self._abandon)
+
+    def _stop_waiting(self) -> None:
+        if self._waiting is not None:
+            self._waiting.cancel()
+            self._waiting = None
+
+    def _abandon(self) -> None:
+        self.transport.abort()
 
 
 def _is_ours(end: Any) -> bool:

@@ -76,6 +76,7 @@ class _Owned:
         self._was_read = asyncio.Event()
         self._input: asyncio.Queue[bytes | None] = asyncio.Queue()
         self._waiting_bytes = 0
+        self._is_input_over = False
         self._sending = asyncio.Lock()
 
     async def carry(self) -> None:
@@ -109,6 +110,8 @@ class _Owned:
                 return
             data = message.get("bytes")
             if data is not None:
+                if not data:
+                    continue
                 self._waiting_bytes += len(data)
                 if self._waiting_bytes > 2 * CREDIT_BYTES:
                     raise RequestError("more input was sent than was taken")
@@ -128,7 +131,8 @@ class _Owned:
                 raise RequestError("more was read than was sent")
             self._unread[stream] -= count
             self._was_read.set()
-        if order.stdin_closed:
+        if order.stdin_closed and not self._is_input_over:
+            self._is_input_over = True
             self._input.put_nowait(None)
         if order.signal is not None:
             process.signal(order.signal, whole_group=order.whole_group)

@@ -54,7 +54,7 @@ _LIMIT_STATUSES = {
     "inodes": 507,
     "memory": 507,
 }
-_TENANT_LIMITS = ("sandboxes", "requests", "queue", "cpus")
+_TENANT_LIMITS = ("sandboxes", "requests", "queue", "cpus", "pids")
 
 
 class Problem(msgspec.Struct, omit_defaults=True):

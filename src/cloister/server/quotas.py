@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from cloister.errors import Exhausted, LimitName
 from cloister.model import Limits, format_bytes
 from cloister.server.settings import Settings
 from cloister.server.tenancy import TenantName
+
+# The part of all connections that one tenant may have under way.
+_SHARE = 4
+_MOST_VOLUMES = 1000
 
 
 @dataclass(slots=True)
@@ -19,8 +24,11 @@ class Held:
     memory_bytes: int = 0
     cpus: float = 0.0
     disk_bytes: int = 0
+    pids: int = 0
     # The bucket of requests: how many may be made, as of a time.
     requests: float = 0.0
+    # Requests and connections that have begun and not ended.
+    under_way: int = 0
     counted_at: float = 0.0
 
 
@@ -55,7 +63,20 @@ class Quotas:
             raise _over("disk", f"{have} of disk", most)
         if held.cpus + cpus > quota.cpus:
             raise _over("cpus", f"{held.cpus:g} processors", f"{quota.cpus:g}")
+        # A host has so many numbers for processes, and without one nobody starts anything.
+        if held.pids + limits.pids > quota.pids:
+            raise _over("pids", f"{held.pids} processes", str(quota.pids))
         self._add(held, limits, 1)
+
+    def require_volumes(self, tenant: TenantName, sizes: Iterable[int | None]) -> None:
+        """Refuse volumes that would be too many, or promise more than the tenant's disk."""
+        quota, listed = self._settings.quota_of(tenant), list(sizes)
+        if len(listed) > _MOST_VOLUMES:
+            raise _over("disk", f"{len(listed) - 1} volumes", str(_MOST_VOLUMES))
+        whole = sum(size or 0 for size in listed)
+        if whole > quota.disk_bytes:
+            have = format_bytes(whole - (listed[-1] or 0))
+            raise _over("disk", f"{have} of volumes", format_bytes(quota.disk_bytes))
 
     def release(self, tenant: TenantName, limits: Limits) -> None:
         """Take back what `reserve` counted."""
@@ -66,6 +87,7 @@ class Quotas:
         held.memory_bytes += sign * (limits.memory or 0)
         held.disk_bytes += sign * (limits.disk or 0)
         held.cpus += sign * (limits.cpus or 0)
+        held.pids += sign * limits.pids
 
     def count_request(self, tenant: TenantName) -> None:
         """Count one request, or refuse it."""
@@ -79,6 +101,22 @@ class Quotas:
                 f"more than {rate:g} requests a second; wait and try again", limit="requests"
             )
         held.requests -= 1
+
+    def enter(self, tenant: TenantName) -> None:
+        """Count what has begun, or refuse it: no tenant takes all connections of a server."""
+        held = self.held(tenant)
+        most = max(1, self._settings.most_connections // _SHARE)
+        if held.under_way >= most:
+            raise Exhausted(
+                f"{held.under_way} requests of this tenant are under way, and {most} may be; "
+                "end some first",
+                limit="requests",
+            )
+        held.under_way += 1
+
+    def leave(self, tenant: TenantName) -> None:
+        """Take back what `enter` counted."""
+        self.held(tenant).under_way -= 1
 
 
 def _over(limit: LimitName, have: str, most: str) -> Exhausted:

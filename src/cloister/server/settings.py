@@ -29,6 +29,7 @@ class Quota:
     memory_bytes: int = 256 * 2**30
     cpus: float = 128.0
     disk_bytes: int = 256 * 2**30
+    pids: int = 25_600
     requests_per_s: float = 1000.0
 
 
@@ -193,6 +194,7 @@ _QUOTA_READERS: Mapping[str, Any] = {
     "memory": _bytes,
     "cpus": lambda where, value: parse_cpus(value),
     "disk": _bytes,
+    "pids": _count,
     "requests_per_s": _rate,
 }
 _QUOTA_FIELDS = {"memory": "memory_bytes", "disk": "disk_bytes"}

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import msgspec
 
 from cloister.errors import RequestError, ScopeMissing
 from cloister.model import UNLIMITED, Limits, VolumeMount, parse_volume
-from cloister.policy import Policy, read_policy
+from cloister.policy import STRENGTHS, TABLE_VARIABLE, Policy, parse_table, read_policy
 from cloister.server.settings import Settings
 from cloister.server.tenancy import OWNER, Names
 from cloister.server.tokens import Caller, Role
@@ -150,6 +151,21 @@ def timeout_of(spec: SandboxSpec, limits: Limits, settings: Settings) -> float:
         lifetime = limits.lifetime or settings.longest_timeout_s
         return min(lifetime, settings.longest_timeout_s)
     return parse_timeout(spec.timeout, settings)
+
+
+def require_wall(spec: SandboxSpec, policy: Policy, caller: Caller) -> None:
+    """Refuse a tenant who names a weaker wall than the host's owner has for that trust."""
+    named = spec.runtime or (spec.policy or {}).get("runtime")
+    table = parse_table(os.environ.get(TABLE_VARIABLE, ""))
+    wanted = table.get(policy.trust)
+    if named is None or wanted is None or caller.tenant == OWNER:
+        return
+    if named not in STRENGTHS or not STRENGTHS[named].covers(STRENGTHS[wanted]):
+        raise ScopeMissing(
+            f'runtime "{named}" is weaker than "{wanted}", which this server has for trust = '
+            f'"{policy.trust.value}"; leave it out',
+            scope="admin",
+        )
 
 
 def parse_timeout(value: float | None, settings: Settings) -> float:

@@ -44,6 +44,10 @@ SCOPES = (
 USUAL_SCOPES = tuple(scope for scope in SCOPES if scope != "approvals:write")
 
 
+# What a token for one sandbox can be about; everything else is of all of them.
+_OF_ONE_SANDBOX = ("sandboxes", "snapshots", "ledger")
+
+
 @dataclass(frozen=True, slots=True)
 class Caller:
     """Whoever makes a request: which tenant they are, and what their token allows."""
@@ -57,9 +61,20 @@ class Caller:
 
     def require(self, scope: str) -> None:
         """Refuse what the token does not allow; to write includes to read."""
-        kind, _, _ = scope.partition(":")
-        if scope not in self.scopes and f"{kind}:write" not in self.scopes:
+        if not self.allows(scope):
             raise ScopeMissing(f"this token lacks the scope {scope}", scope=scope)
+        if scope.partition(":")[0] not in _OF_ONE_SANDBOX:
+            self.require_any_sandbox()
+
+    def allows(self, scope: str) -> bool:
+        """Whether the token has a scope, or that to write, which includes it."""
+        kind, _, _ = scope.partition(":")
+        return scope in self.scopes or f"{kind}:write" in self.scopes
+
+    def require_any_sandbox(self) -> None:
+        """Refuse a token that is for one sandbox alone."""
+        if self.sandbox is not None:
+            raise ScopeMissing("this token is for one sandbox alone", scope="all sandboxes")
 
     def require_admin(self) -> None:
         """Refuse everybody but the machine's owner."""

@@ -251,7 +251,7 @@ async def _watch(call: Call, websocket: WebSocket) -> None:
             await first
         await websocket.accept()
         await websocket.send_json({"ready": True})
-        gone = asyncio.create_task(_wait_closed(websocket))
+        gone = asyncio.create_task(wait_closed(websocket))
         while True:
             await asyncio.wait({first, gone}, return_when=asyncio.FIRST_COMPLETED)
             if gone.done():
@@ -277,7 +277,8 @@ async def _watch(call: Call, websocket: WebSocket) -> None:
         await changes.aclose()
 
 
-async def _wait_closed(websocket: WebSocket) -> None:
+async def wait_closed(websocket: WebSocket) -> None:
+    """Wait until the client closes; what it says before that means nothing here."""
     while (await websocket.receive())["type"] != "websocket.disconnect":
         continue
 

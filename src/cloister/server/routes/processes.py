@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal as signals
 
 import msgspec
@@ -14,6 +15,7 @@ from cloister.server.endpoint import Conversation, Endpoint
 from cloister.server.held import Ended, HeldProcess, Said, hold, require_room_for_process
 from cloister.server.owned import converse_owned
 from cloister.server.programs import RunResult, Start, result_of
+from cloister.server.routes.files import wait_closed
 from cloister.server.routes.sandboxes import when
 
 _MOST_INPUT_BYTES = 2**20
@@ -139,6 +141,21 @@ async def _stream(call: Call, websocket: WebSocket) -> None:
     """Send what the process said and says: bytes with a first byte of 1 or 2, then its end."""
     held = _held(call)
     await websocket.accept()
+    telling = asyncio.create_task(_tell(held, websocket))
+    # Of a process that says nothing, nothing else would notice that nobody listens any more.
+    leaving = asyncio.create_task(wait_closed(websocket))
+    try:
+        await asyncio.wait({telling, leaving}, return_when=asyncio.FIRST_COMPLETED)
+        if telling.done():
+            await telling
+            await websocket.close()
+    finally:
+        for task in (telling, leaving):
+            task.cancel()
+        await asyncio.gather(telling, leaving, return_exceptions=True)
+
+
+async def _tell(held: HeldProcess, websocket: WebSocket) -> None:
     async for event in held.events():
         match event:
             case Said(stream, data):
@@ -148,7 +165,6 @@ async def _stream(call: Call, websocket: WebSocket) -> None:
                     raise error or GuestGone("the sandbox ended", reason="stopped")
                 said = {"ended": result_of(result)}
                 await websocket.send_text(msgspec.json.encode(said).decode())
-    await websocket.close()
 
 
 async def _own(call: Call, websocket: WebSocket) -> None:

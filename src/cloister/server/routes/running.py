@@ -15,6 +15,9 @@ from cloister.server.endpoint import Endpoint
 from cloister.server.programs import Program, RunResult, result_of
 from cloister.server.spec import SandboxSpec
 
+# An answer is held whole before it is sent; what says more is started, and listened to.
+_MOST_OUTPUT_BYTES = 64 * 2**20
+
 
 class RunRequest(Program, kw_only=True, omit_defaults=True):
     """A program to run to its end; `stdin` is base64."""
@@ -31,6 +34,7 @@ class OneShot(RunRequest, kw_only=True):
 
 async def run_in(sandbox: Sandbox, wanted: RunRequest, limit_bytes: int) -> RunResult:
     """Run what was asked for; no more output is kept than an answer may hold."""
+    limit_bytes = min(limit_bytes, _MOST_OUTPUT_BYTES)
     if wanted.output is not None and not 0 < wanted.output <= limit_bytes:
         raise RequestError(f"output is {wanted.output}; it may be 1 to {limit_bytes}")
     result = await sandbox.run(

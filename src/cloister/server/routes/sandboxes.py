@@ -14,13 +14,14 @@ import msgspec
 
 from cloister.errors import NotFound, RequestError
 from cloister.model import quote
+from cloister.policy import Policy
 from cloister.server.call import Call, parse_json
 from cloister.server.endpoint import Endpoint
 from cloister.server.fleet import Origin
 from cloister.server.records import SandboxRow
 from cloister.server.resident import Resident
 from cloister.server.spec import SandboxSpec
-from cloister.server.tenancy import Names
+from cloister.server.tenancy import OWNER, Names, TenantName
 
 _KEY = re.compile(r"[!-~]{1,128}")
 _MOST_LISTED = 1000
@@ -92,11 +93,19 @@ def info_of(resident: Resident) -> SandboxInfo:
         metadata=resident.metadata,
         keep=None if resident.keep is None else Names(resident.tenant).shown(resident.keep),
         label=sandbox.label,
-        policy=sandbox.policy.as_dict(),
+        policy=shown_policy(sandbox.policy, resident.tenant),
         processes=len(resident.processes),
         working_directory=sandbox.working_directory,
         reopened=sandbox.is_reopened,
     )
+
+
+def shown_policy(policy: Policy, tenant: TenantName) -> dict[str, Any]:
+    """Return a policy without what a template of the owner's shows of the host."""
+    shown = policy.as_dict()
+    if tenant == OWNER:
+        return shown
+    return {key: value for key, value in shown.items() if key not in ("mount", "secrets")}
 
 
 def info_of_row(row: SandboxRow, names: Names) -> SandboxInfo:

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 from starlette.responses import Response
 
-from cloister.errors import RequestError
+from cloister.errors import RequestError, ScopeMissing
 from cloister.model import parse_absolute_path, quote
 from cloister.node import open_store
 from cloister.sandbox.fork import require_count
@@ -165,7 +165,11 @@ async def _snapshot_for(call: Call, which: str | int) -> Snapshot | str | int:
     if isinstance(which, int):
         return which
     if "@" in which or which.startswith("snap-"):
-        return await call.fleet.shelves.snapshot(call.caller.tenant, which)
+        found = await call.fleet.shelves.snapshot(call.caller.tenant, which)
+        own = (call.resident().sandbox.id, call.resident().keep)
+        if call.caller.sandbox is not None and found.sandbox not in own:
+            raise ScopeMissing("this token is for another sandbox", scope="all sandboxes")
+        return found
     return which
 
 

@@ -15,7 +15,7 @@ from cloister.node import open_store
 from cloister.node.templates import TemplateRecord
 from cloister.server.call import Call
 from cloister.server.endpoint import Endpoint
-from cloister.server.routes.sandboxes import when
+from cloister.server.routes.sandboxes import shown_policy, when
 from cloister.server.shelves import shared_names, shown_template
 from cloister.server.tenancy import OWNER, Names, TenantName
 from cloister.store import Volume
@@ -93,16 +93,12 @@ def image_info(image: Image, tenant: TenantName) -> ImageInfo:
 def template_info(record: TemplateRecord, tenant: TenantName) -> TemplateInfo:
     """Return a template as a tenant sees it."""
     name = shown_template(tenant, record.name)
-    policy = record.policy.as_dict()
-    if tenant != OWNER:
-        # What the owner showed of the host is not for tenants to read.
-        policy = {key: value for key, value in policy.items() if key not in ("mount", "secrets")}
     return TemplateInfo(
         name=name,
         version=record.version,
         reference=f"{name}:{record.version}",
         image=record.image,
-        policy=policy,
+        policy=shown_policy(record.policy, tenant),
         start=list(record.start),
         created_at=when(record.created_at),
         shared=not Names(tenant).owns(record.name),
@@ -130,6 +126,10 @@ async def _make_volume(call: Call) -> VolumeInfo:
     if size_bytes is None and not may:
         raise ScopeMissing("only a token of the role admin may lift a size", scope="admin")
     uid, gid = owner_on_disk(parse_user(wanted.user))
+    if call.caller.tenant != OWNER:
+        others = await call.fleet.shelves.volumes(call.caller.tenant)
+        sizes = (*(each.limit_bytes for each in others), size_bytes)
+        call.fleet.quotas.require_volumes(call.caller.tenant, sizes)
     store = await open_store()
     made = await asyncio.to_thread(store.volumes.create, stored, size_bytes, uid=uid, gid=gid)
     return volume_info(made, names)
