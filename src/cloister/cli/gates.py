@@ -12,6 +12,7 @@ from cloister.errors import Denied
 from cloister.model.approvals import Answer, Question
 from cloister.policy import Effect, Policy, Verdict
 from cloister.store.changes import Plan
+from cloister.store.changes.obeyed import is_obeyed_by_tools
 
 _SHOWN = 15
 Ask = Callable[[Question], Awaitable[Answer]]
@@ -59,6 +60,17 @@ def plan_digest(plan: Plan) -> str:
 
 
 def plan_details(plan: Plan) -> list[tuple[str, str]]:
-    """Return what a person is shown of a plan: its first steps, and how many there are."""
-    shown = [("step", step.display()) for step in plan.steps[:_SHOWN]]
-    return [("steps", str(len(plan.steps))), *shown]
+    """Return what a person is shown of a plan: how many steps, and the first of them.
+
+    Before all others come those that programs of the host obey by themselves.
+    """
+    obeyed = [each for each in plan.steps if each.after and is_obeyed_by_tools(each.path)]
+    others = [each for each in plan.steps if not (each.after and is_obeyed_by_tools(each.path))]
+    counts = [("steps", str(len(plan.steps)))]
+    if obeyed:
+        counts.append(("obeyed by programs of the host", str(len(obeyed))))
+    return [
+        *counts,
+        *(("obeyed step", step.display()) for step in obeyed[:_SHOWN]),
+        *(("step", step.display()) for step in others[:_SHOWN]),
+    ]

@@ -100,6 +100,7 @@ class Passage:
     async def reach(self) -> None:
         """Find the addresses, have them checked, tell the owner, dial."""
         ward = self.ward
+        await ward.room()
         try:
             addresses = await ward.find(self.name, self.port)
         except Unreachable as failure:

@@ -28,14 +28,20 @@ class Reports:
         self._lost: Counter[str] = Counter()
         self._planned = False
         self._waiting = False
+        self._taken = asyncio.Event()
 
     def tell_last(self, sandbox: str, number: int) -> None:
         """Tell that all that happened before has been told."""
         self._append(sandbox, {"kind": "settled", "number": number})
 
-    def tell(self, sandbox: str, event: dict[str, Any]) -> None:
-        """Tell of something that happened, soon."""
-        if self._queued[sandbox] >= _MOST_OF_ONE:
+    async def room(self, sandbox: str) -> None:
+        """Wait until something that is let out can be told of: it must not be lost in a flood."""
+        while self._queued[sandbox] >= _MOST_OF_ONE:
+            await self._taken.wait()
+
+    def tell(self, sandbox: str, event: dict[str, Any], *, sure: bool = False) -> None:
+        """Tell of something that happened, soon; a `sure` one is never lost: see `room`."""
+        if self._queued[sandbox] >= _MOST_OF_ONE and not sure:
             self._lost[sandbox] += 1
             return
         self._append(sandbox, {"at": time.time(), **event})
@@ -72,6 +78,8 @@ class Reports:
                 if not self._queued[name]:
                     del self._queued[name]
             self._lost.clear()
+            self._taken.set()
+            self._taken = asyncio.Event()
         if self._waiting:
             self._waiting = False
             self._loop.remove_writer(self._end)

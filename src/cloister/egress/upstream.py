@@ -8,8 +8,9 @@ import ipaddress
 import os
 import socket
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from ipaddress import IPv4Address, IPv6Address
+from typing import Any
 
 from cloister.egress.bounds import Bounds
 from cloister.egress.caller import prepare
@@ -40,7 +41,7 @@ _TUNNELS = tuple(
         ("2002::/16", "2001::/32", "64:ff9b:1::/48", "::/96", "192.88.99.0/24"),
     )
 )
-_THREADS = 32
+_THREADS = 128
 
 
 class Upstream:
@@ -54,30 +55,34 @@ class Upstream:
         self._answers = dict(answers or {})
         self._threads = ThreadPoolExecutor(_THREADS, "lookup")
 
-    async def find(self, name: str, port: int, *, private: bool) -> list[Address]:
-        """Return the addresses of a name in the order to try them, every one of them checked."""
-        found = await self._look_up(name, port, private=private)
+    async def find(
+        self, name: str, port: int, *, private: bool, turns: asyncio.Semaphore | None = None
+    ) -> list[Address]:
+        """Return the addresses of a name in the order to try them, every one of them checked.
+
+        `turns` are how many may be looked for at once by who asks for this one.
+        """
+        found = await self._look_up(name, port, private, turns or asyncio.Semaphore())
         for address in found:
             reason = why_not(address, private=private, named=name)
             if reason is not None:
                 raise Refusal(f"{name} has the address {address}, {reason}")
         return found
 
-    async def _look_up(self, name: str, port: int, *, private: bool) -> list[Address]:
+    async def _look_up(
+        self, name: str, port: int, private: bool, turns: asyncio.Semaphore
+    ) -> list[Address]:
         with contextlib.suppress(ValueError):
             return [ipaddress.ip_address(name)]
         if name in self._answers:
             return [ipaddress.ip_address(text) for text in self._answers[name]]
-        loop = asyncio.get_running_loop()
         # The final dot: what the host's own domains have under that name is not what was meant,
         # unless it was said to be the host's own.
         asked = name if private else f"{name}."
-        asking = loop.run_in_executor(
-            self._threads, socket.getaddrinfo, asked, port, 0, socket.SOCK_STREAM
-        )
         try:
             async with asyncio.timeout(self._bounds.lookup_s):
-                answers = await asking
+                await turns.acquire()
+                answers = await asyncio.wrap_future(self._ask(asked, port, turns))
         except TimeoutError:
             raise Unreachable(f"{name} was not found in time") from None
         except (OSError, UnicodeError):
@@ -87,6 +92,19 @@ class Upstream:
         if not found:
             raise Unreachable(f"{name} has no address")
         return found
+
+    def _ask(self, name: str, port: int, turns: asyncio.Semaphore) -> Future[Any]:
+        loop = asyncio.get_running_loop()
+
+        def give_back(_: object) -> None:
+            with contextlib.suppress(RuntimeError):
+                loop.call_soon_threadsafe(turns.release)
+
+        asking = self._threads.submit(socket.getaddrinfo, name, port, 0, socket.SOCK_STREAM)
+        # Not before the thread is free again, whoever has stopped waiting: the threads are for
+        # all sandboxes, and a name server may be one of a program's friends.
+        asking.add_done_callback(give_back)
+        return asking
 
     async def dial(self, addresses: Sequence[Address], port: int) -> socket.socket:
         """Connect to the first of the checked addresses that answers."""

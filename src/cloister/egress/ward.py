@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 # Of all sandboxes: one that is served anew, under the same id, must not use one twice.
 _NUMBERS = itertools.count(1)
 _HTTP_PORT = 80
+# What becomes of something that was let out, of which there are no more than may be open.
+_SURE = ("closed", "answered", "secret", "limit")
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,12 +182,17 @@ class Ward:
 
     async def find(self, name: str, port: int) -> list[Address]:
         """Return the checked addresses of a name."""
-        async with self._lookups:
-            return await self.upstream.find(name, port, private=self._egress.may_be_private(name))
+        private = self._egress.may_be_private(name)
+        return await self.upstream.find(name, port, private=private, turns=self._lookups)
+
+    async def room(self) -> None:
+        """Wait until the owner can be told of what is let out next."""
+        await self._reports.room(self.id)
 
     def tell(self, **event: Any) -> None:
         """Tell the owner of something that happened."""
-        self._reports.tell(self.id, event)
+        is_out = event["kind"] in ("connection", "request") and event.get("allowed") is True
+        self._reports.tell(self.id, event, sure=is_out or event["kind"] in _SURE)
 
     def tell_question(self, name: str, record: str, allowed: bool, reason: str) -> None:
         """Tell the owner of a name that was asked for."""

@@ -93,8 +93,13 @@ class Question:
 
     @property
     def scope(self) -> tuple[object, ...]:
-        """What an answer that stays may cover: the same host, method and path; never more."""
-        return (self.kind, self.rule, self.host, self.port, self.method, self.path, self.subject)
+        """What an answer that stays may cover: the same host, method and path; never more.
+
+        Of what is taken out of a sandbox it is the very content that was asked about.
+        """
+        content = self.content if self.kind in ("apply", "export") else ""
+        where = (self.host, self.port, self.method, self.path)
+        return (self.kind, self.rule, *where, self.subject, content)
 
     def as_dict(self) -> dict[str, Any]:
         """Return it as a table."""

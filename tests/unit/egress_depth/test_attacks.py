@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import threading
 from typing import Any
 
 import pytest
 
 from cloister.egress.bounds import Bounds
+from cloister.egress.refusal import Unreachable
 from cloister.egress.reports import Reports
+from cloister.egress.secrets.encodings import encodings
+from cloister.egress.secrets.scrub import Patterns, Scrubber
+from cloister.egress.upstream import Upstream
 from cloister.model.approvals import Answer, Question
 
 VALUE, STAND_IN = "ghp_TheRealValue1234567890", "ghp_PlaceHolderXYZ98765432"
@@ -180,7 +185,7 @@ async def test_a_method_by_a_header_that_is_asked_for_has_a_question_of_its_own(
 async def test_what_waits_for_a_person_is_held_up_to_a_limit(
     opened: Any, served: Any, client_of: Any, get: Any
 ) -> None:
-    bounds = Bounds(held_bytes=40_000)
+    bounds = Bounds(held_bytes=40_000, farewell_s=0.2)
     async with served() as far, opened(asking(far.port), bounds=bounds) as doors:
         client = client_of(*await doors.connect("web.test", far.port, alpn=("h2",)))
         first = client.ask(*get(far.port, "/a", "POST"), body=b"x" * 16_000)
@@ -289,3 +294,66 @@ async def test_a_host_that_is_not_found_or_refused_is_told_in_words(
     assert lost.startswith(b"HTTP/1.1 502") and b"web.test was not found" in lost
     assert [each["error"] for each in over] == ["web.test was not found"]
     assert far.connections == 0
+
+
+async def test_a_flood_of_refusals_hides_nothing_that_is_let_out(opened: Any, served: Any) -> None:
+    async with served() as far:
+        host = f"web.test:{far.port}"
+        rules = [{"name": "all", "host": host, "record": True, "effect": "allow"}]
+        text = f"GET /out HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n".encode()
+        async with opened(rules) as doors:
+            # The owner does not listen, and its socket fills.
+            for number in range(5000):
+                doors.ward.tell_question(f"{number}.{'x' * 200}", "A", False, "no")
+                if number % 50 == 0:
+                    await asyncio.sleep(0)
+            talking = asyncio.create_task(doors.talk("web.test", far.port, text))
+            done, _ = await asyncio.wait([talking], timeout=0.3)
+            assert not done and far.asked == []
+            while not talking.done():
+                await doors.events()
+                await asyncio.sleep(0.01)
+            requests = await doors.requests(allowed=True)
+    assert (await talking).startswith(b"HTTP/1.1 200")
+    assert requests == [("GET", "/out", "all")]
+
+
+async def test_names_that_are_answered_late_keep_nobody_else_from_asking(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    released = threading.Event()
+
+    def slow(name: str, *_: object) -> list[Any]:
+        if name.startswith("slow"):
+            released.wait(5)
+        return [(0, 0, 0, "", ("1.1.1.1", 0))]
+
+    monkeypatch.setattr(socket, "getaddrinfo", slow)
+    upstream = Upstream(Bounds(lookup_s=0.05))
+    turns = asyncio.Semaphore(4)
+    try:
+        for number in range(12):
+            with pytest.raises(Unreachable):
+                await upstream.find(f"slow{number}.test", 443, private=False, turns=turns)
+        # Of its turns none is free while its threads are not.
+        assert turns.locked()
+        assert len(upstream._threads._threads) <= 4
+        other = asyncio.Semaphore(4)
+        found = await upstream.find("quick.test", 443, private=False, turns=other)
+        assert [str(each) for each in found] == ["1.1.1.1"]
+    finally:
+        released.set()
+        upstream.close()
+
+
+@pytest.mark.parametrize("size", [200, 16_384])
+def test_a_long_value_is_taken_out_too_and_takes_little_room(size: int) -> None:
+    value = "".join(f"{number:05d}x" for number in range(size))[:size]
+    patterns = Patterns({each: "name" for each in encodings(value)})
+    kept = sum(len(each) for found in patterns._beginnings.values() for each in found)
+    assert kept < 1_000_000
+    scrubber = Scrubber(patterns)
+    data = b"before " + value.encode() + b" behind " + value.encode().hex().encode()
+    seen = b"".join(scrubber.feed(data[at : at + 37]) for at in range(0, len(data), 37))
+    seen += scrubber.end()
+    assert seen == b"before " + b"*" * size + b" behind " + b"*" * (2 * size)

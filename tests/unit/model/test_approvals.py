@@ -82,3 +82,12 @@ def test_only_a_yes_allows() -> None:
     for wrong in ("timeout", "yes", True, None):
         with pytest.raises(RequestError):
             parse_how(wrong)
+
+
+def test_an_answer_that_stays_is_for_what_would_be_taken_out_and_no_other() -> None:
+    one = Question("apply", "gates.apply", subject="box to /a", content="1")
+    other = Question("apply", "gates.apply", subject="box to /a", content="2")
+    assert one.scope != other.scope
+    assert one.scope == Question("apply", "gates.apply", subject="box to /a", content="1").scope
+    # Of requests it is the place that was asked about.
+    assert asked(body=b"1").scope == asked(body=b"2").scope

@@ -74,6 +74,7 @@ class Exchange:
         try:
             self._origin.require_allowed()
             permit = await self._terms.permit(self._head, self._hold)
+            await self._terms.room()
         except Refusal as refusal:
             self._terms.tell_denied(self._head, refusal)
             return await self._say_no(refusal)

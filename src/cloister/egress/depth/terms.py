@@ -152,6 +152,10 @@ class Terms:
         await while_present(self._sock, ward.ask_for(question), question.rule)
         ward.asked_secrets.add(use)
 
+    async def room(self) -> None:
+        """Wait until the owner can be told of a request that is let out."""
+        await self._ward.room()
+
     def hold(self, count: int) -> None:
         """Count what is kept of a body while a person is asked; less than nothing lets it go."""
         self._ward.hold(count)

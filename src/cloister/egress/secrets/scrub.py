@@ -6,6 +6,8 @@ from collections.abc import Iterable, Mapping
 
 _MASK = b"*"
 _MOST_RELEASED = 3
+# Beginnings of what is longer are not all kept: there would be as much of them as its square.
+_KEPT_BYTES = 64
 
 
 class Patterns:
@@ -16,7 +18,10 @@ class Patterns:
         self.longest = max(map(len, self.named), default=0)
         # Beginnings by their last byte, the longest first: at a cut only these are compared.
         self._beginnings: dict[int, list[bytes]] = {}
-        beginnings = {each[:size] for each in self.named for size in range(1, len(each))}
+        beginnings = {
+            each[:size] for each in self.named for size in range(1, min(len(each), _KEPT_BYTES))
+        }
+        self._long = [(each, each[:_KEPT_BYTES]) for each in self.named if len(each) > _KEPT_BYTES]
         for each in sorted(beginnings, key=len, reverse=True):
             self._beginnings.setdefault(each[-1], []).append(each)
 
@@ -24,6 +29,9 @@ class Patterns:
         """Return how much of the end may be the beginning of something looked for."""
         if not data:
             return 0
+        longest = max((_held_of(data, each, first) for each, first in self._long), default=0)
+        if longest:
+            return longest
         for beginning in self._beginnings.get(data[-1], ()):
             if data.endswith(beginning):
                 return len(beginning)
@@ -47,6 +55,14 @@ class Patterns:
         """Return it without any of them; its length stays, and so does what counts on it."""
         spans = self.spans(data)
         return _mask(data, spans) if spans else data
+
+
+def _held_of(data: bytes, whole: bytes, first: bytes) -> int:
+    """Return how much of the end is a beginning of `whole` that has all of `first` in it."""
+    at = data.find(first, max(0, len(data) - len(whole) + 1))
+    while at >= 0 and not whole.startswith(data[at:]):
+        at = data.find(first, at + 1)
+    return len(data) - at if at >= 0 else 0
 
 
 def _mask(data: bytes, spans: Iterable[tuple[int, int]]) -> bytes:
