@@ -19,6 +19,8 @@ from cloister.ledger import (
 from cloister.ledger.reading import list_ledgers, read_entries, verify_ledger
 from cloister.policy import LedgerMode
 
+OF_THE_TASK = (Planned, ProcessStarted)
+
 
 def entries(state: Path, name: str) -> list[Entry]:
     return list(read_entries(state, name))
@@ -120,3 +122,14 @@ async def test_a_step_whose_snapshot_is_gone_is_said_to_be_unseen(make: Any, sta
         await sandbox.recording.changes.settle()
     (said,) = of_kind(entries(state, "unseen"), FilesChanged)
     assert said.step == 7 and "were removed" in said.unseen
+
+
+async def test_the_callers_trace_is_in_every_entry_and_inside(make: Any, state: Path) -> None:
+    trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+    async with make(keep="traced", env={"TRACEPARENT": trace}) as sandbox:
+        assert (await sandbox.run("echo $TRACEPARENT")).stdout == f"{trace}\n"
+    async with make(keep="untraced", env={"TRACEPARENT": "nonsense"}) as sandbox:
+        assert (await sandbox.run("echo $TRACEPARENT")).stdout == "nonsense\n"
+    found = [entry for entry in entries(state, "traced") if isinstance(entry.payload, OF_THE_TASK)]
+    assert found and {str(entry.trace) for entry in found} == {trace}
+    assert {entry.trace for entry in entries(state, "untraced")} == {None}

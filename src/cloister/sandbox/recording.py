@@ -10,7 +10,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from cloister.errors import CloisterError, Exhausted, GuestGone, HostError, LaunchFailed
+from cloister.errors import (
+    CloisterError,
+    Exhausted,
+    GuestGone,
+    HostError,
+    LaunchFailed,
+    RequestError,
+)
 from cloister.ledger import (
     FileAccessed,
     Forked,
@@ -26,7 +33,9 @@ from cloister.ledger import (
     SnapshotTaken,
     Span,
     Stopped,
+    Trace,
     facts,
+    parse_trace,
     signer_for,
 )
 from cloister.model import User
@@ -106,9 +115,10 @@ class Recording:
         label: str | None,
         image: str | None,
         base: Snapshot | None,
+        traceparent: str | None = None,
     ) -> Recording:
         """Open the ledger of that name; where it cannot be written, nothing is to be started."""
-        ledger = await asyncio.to_thread(Ledger, state, name)
+        ledger = await asyncio.to_thread(Ledger, state, name, trace=_trace(traceparent))
         warming = asyncio.get_running_loop().run_in_executor(None, _warm, state)
         warming.add_done_callback(lambda done: done.cancelled() or done.exception())
         return cls(ledger, policy, label=label, image=image, base=base)
@@ -241,6 +251,16 @@ class Recording:
             reason = "stopped" if ending is None or is_asked else str(ending)
             self._ledger.end(self._life, Stopped(reason))
         await asyncio.to_thread(self._ledger.close)
+
+
+def _trace(traceparent: str | None) -> Trace | None:
+    """Return the trace that a sandbox is part of; what is no trace is ignored, as W3C has it."""
+    if traceparent is None:
+        return None
+    try:
+        return parse_trace(traceparent)
+    except RequestError:
+        return None
 
 
 def _warm(state: Path) -> None:

@@ -157,6 +157,7 @@ class State:
             label=sandbox.label or (None if keep is None else sandbox.id),
             image=None if image is None else image.digest,
             base=self._wanted.base,
+            traceparent=sandbox.policy.env.get("TRACEPARENT"),
         )
 
     async def ask(self, question: Question) -> Answer:
