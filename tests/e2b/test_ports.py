@@ -34,6 +34,8 @@ class Echo(http.server.BaseHTTPRequestHandler):
         self.answer(body[::-1])
     def answer(self, body):
         self.send_response(200); self.send_header("X-Inside", "yes")
+        if "Cookies" in self.headers:
+            self.send_header("Set-Cookie", self.headers["Cookies"])
         self.send_header("Content-Length", str(len(body))); self.end_headers()
         self.wfile.write(body)
     def websocket(self):
@@ -169,3 +171,17 @@ def test_a_paused_sandbox_answers_as_if_it_were_gone(server: Pointed) -> None:
         assert ask(server, sandbox).status_code == 200
     finally:
         sandbox.kill()
+
+
+def test_a_key_of_the_server_is_not_passed_in_and_other_keys_are(
+    server: Pointed, key: str, inside: Sandbox
+) -> None:
+    answer = ask(server, inside, **{"X-API-Key": key, "Authorization": f"Bearer {key}"})
+    assert key not in answer.text
+    assert "own-key" in ask(server, inside, **{"X-API-Key": "own-key"}).text
+
+
+def test_a_cookie_for_a_whole_domain_is_not_set(server: Pointed, inside: Sandbox) -> None:
+    wide = ask(server, inside, cookies="a=1; Domain=localhost")
+    assert "set-cookie" not in wide.headers
+    assert ask(server, inside, cookies="a=1; Path=/").headers["set-cookie"] == "a=1; Path=/"

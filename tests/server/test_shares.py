@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import socket
 import time
@@ -112,6 +113,12 @@ def test_an_answer_is_not_as_large_as_an_upload(acme: httpx.Client, sandbox: str
     path = f"/v1/sandboxes/{sandbox}/run"
     assert acme.post(path, json={"command": "true", "output": 2**30}).status_code == 400
     assert acme.post(path, json={"command": "true", "output": 2**20}).status_code == 200
+
+
+def test_a_cursor_that_is_nested_without_end_is_refused(acme: httpx.Client) -> None:
+    cursor = base64.urlsafe_b64encode(b"[" * 30_000).decode()
+    assert acme.get(f"/v1/sandboxes?after={cursor}").status_code == 400
+    assert acme.get("/v1/sandboxes").status_code == 200
 
 
 def test_volumes_count_against_the_disk_of_a_tenant(acme: httpx.Client) -> None:

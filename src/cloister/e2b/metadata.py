@@ -72,7 +72,7 @@ async def _run(
         raise CallRefused("internal", f"the metadata of {path} could not be written")
     try:
         found = json.loads(result.stdout_bytes)
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
     if not isinstance(found, dict):
         return {}

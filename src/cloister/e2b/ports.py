@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncGenerator, Iterable
 
 import h11
@@ -14,6 +15,7 @@ from cloister.e2b.answers import empty_answer, json_answer, patiently
 from cloister.e2b.box import Box
 from cloister.e2b.connect import send_until_gone
 from cloister.errors import CloisterError, NotFound, RequestError
+from cloister.server.tokens import is_token
 
 _CHUNK_BYTES = 64 * 1024
 _MOST_HEADER_BYTES = 64 * 1024
@@ -26,6 +28,7 @@ _NOT_PASSED = frozenset(
         *(b"x-access-token", b"expect"),
     }
 )
+_DOMAIN = re.compile(rb";\s*domain\s*=", re.IGNORECASE)
 Pairs = list[tuple[bytes, bytes]]
 
 
@@ -57,7 +60,12 @@ async def proxy(box: Box, port: int, request: Request) -> Response:
 
 def passed_headers(box: Box, port: int, headers: Iterable[tuple[bytes, bytes]]) -> Pairs:
     """Return the headers that a server inside is to see."""
-    passed = [(name, value) for name, value in headers if name.lower() not in _NOT_PASSED]
+    passed = [
+        (name, value)
+        for name, value in headers
+        # What opens this server is not for programs inside, whatever header it comes in.
+        if name.lower() not in _NOT_PASSED and not is_token(value.decode("latin-1"))
+    ]
     if box.terms.masked_host is not None:
         host = box.terms.masked_host.replace("${PORT}", str(port)).encode("ascii", "replace")
         passed = [(name, value) for name, value in passed if name.lower() != b"host"]
@@ -143,6 +151,11 @@ class _Link:
         self._writer.close()
 
 
+def _is_for_others(name: bytes, value: bytes) -> bool:
+    # With a domain it would go to all sandboxes below it; without one it is this host's.
+    return bytes(name).lower() == b"set-cookie" and _DOMAIN.search(bytes(value)) is not None
+
+
 class _Carried(Response):
     """The answer of a server inside."""
 
@@ -151,7 +164,7 @@ class _Carried(Response):
         self.raw_headers = [
             (bytes(name), bytes(value))
             for name, value in head.headers
-            if bytes(name).lower() not in _NOT_PASSED
+            if bytes(name).lower() not in _NOT_PASSED and not _is_for_others(name, value)
         ]
         self._link = link
         self._sending = sending

@@ -216,7 +216,7 @@ def _after(found: list[dict[str, Any]], token: str | None) -> int:
         return 0
     try:
         started_at, id = json.loads(base64.urlsafe_b64decode(token))
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, RecursionError):
         raise CallRefused("invalid_argument", "nextToken is none of ours") from None
     for index, each in enumerate(found):
         if (each["startedAt"], each["sandboxID"]) == (started_at, id):

@@ -63,7 +63,7 @@ def open_routes(access: Access, observation: Observation) -> list[BaseRoute]:
         id = new_request_id()
         try:
             tenant, sandbox, port = fleet.links.open(request.path_params["link"])
-            fleet.quotas.count_request(tenant)
+            access.hold(request.scope, tenant)
             # Whoever has the link acts for its tenant, at this port and nowhere else.
             call = Call(request, replace(OWNER_CALLER, tenant=tenant), fleet, id)
             body = call.chunks(fleet.settings.upload_bytes)

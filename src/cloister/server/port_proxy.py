@@ -12,6 +12,7 @@ from starlette.responses import Response, StreamingResponse
 
 from cloister.errors import GuestError
 from cloister.sandbox import Sandbox
+from cloister.server.disconnect import unless_gone
 
 _PIECE_BYTES = 64 * 1024
 _MOST_HEADER_BYTES = 64 * 1024
@@ -23,8 +24,23 @@ _NOT_PASSED = frozenset(
         *(b"proxy-authenticate", b"proxy-authorization", b"authorization", b"x-api-key"),
     )
 )
+# What a browser keeps for, or sends to, this server as a whole: all sandboxes are below one name,
+# and none of them may have what another one's pages were given, or speak for all.
+_OF_ALL_PAGES = frozenset(
+    (
+        *(b"cookie", b"set-cookie", b"clear-site-data", b"strict-transport-security"),
+        *(b"alt-svc", b"service-worker-allowed", b"nel", b"report-to", b"reporting-endpoints"),
+    )
+)
+_DROPPED = _NOT_PASSED | _OF_ALL_PAGES
+# So long a server inside may read nothing of what it is sent.
+_READ_S = 60.0
 # What a page of a sandbox could do to other pages of this server is kept from it.
-_ADDED = [(b"content-security-policy", b"sandbox allow-scripts allow-forms")]
+_ADDED = [
+    (b"content-security-policy", b"sandbox allow-scripts allow-forms"),
+    # A link is in the address of its page.
+    (b"referrer-policy", b"no-referrer"),
+]
 
 
 async def carry_request(
@@ -35,9 +51,7 @@ async def carry_request(
     protocol = h11.Connection(h11.CLIENT, _MOST_HEADER_BYTES)
     try:
         await _send(protocol, writer, port, request, path, body)
-        head = await _next(protocol, reader)
-        while isinstance(head, h11.InformationalResponse):
-            head = await _next(protocol, reader)
+        head = await unless_gone(request, _head(protocol, reader))
         if not isinstance(head, h11.Response):
             raise GuestError(f"what listens on port {port} closed the connection")
     except (h11.ProtocolError, OSError) as error:
@@ -50,7 +64,7 @@ async def carry_request(
     response.raw_headers = [
         (bytes(name), bytes(value))
         for name, value in head.headers
-        if bytes(name).lower() not in _NOT_PASSED
+        if bytes(name).lower() not in (*_DROPPED, b"referrer-policy")
     ] + _ADDED
     return response
 
@@ -63,7 +77,7 @@ async def _send(
     path: str,
     body: AsyncGenerator[bytes, None],
 ) -> None:
-    headers = [pair for pair in request.headers.raw if pair[0].lower() not in _NOT_PASSED]
+    headers = [pair for pair in request.headers.raw if pair[0].lower() not in _DROPPED]
     headers += [(b"host", f"localhost:{port}".encode()), (b"connection", b"close")]
     has_body = "content-length" in request.headers or "transfer-encoding" in request.headers
     if has_body:
@@ -75,7 +89,11 @@ async def _send(
     if has_body:
         async for chunk in body:
             writer.write(protocol.send(h11.Data(data=chunk)) or b"")
-            await writer.drain()
+            try:
+                async with asyncio.timeout(_READ_S):
+                    await writer.drain()
+            except TimeoutError:
+                raise GuestError(f"what listens on port {port} reads nothing") from None
     writer.write(protocol.send(h11.EndOfMessage()) or b"")
     await writer.drain()
 
@@ -88,6 +106,12 @@ async def _answer(
             yield bytes(event.data)
     finally:
         writer.close()
+
+
+async def _head(protocol: h11.Connection, reader: asyncio.StreamReader) -> Any:
+    while isinstance(head := await _next(protocol, reader), h11.InformationalResponse):
+        continue
+    return head
 
 
 async def _next(protocol: h11.Connection, reader: asyncio.StreamReader) -> Any:

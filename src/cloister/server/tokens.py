@@ -97,6 +97,11 @@ class Wish:
     label: str | None = None
 
 
+def is_token(text: str) -> bool:
+    """Whether a text has the form of a token, of whomever."""
+    return _TEXT.search(text) is not None
+
+
 def create_token(records: Records, wish: Wish) -> tuple[str, TokenRow]:
     """Make a token; its text is returned this once and can never be had again."""
     tenant = parse_tenant(wish.tenant)

@@ -182,7 +182,7 @@ def _parse_cursor(text: str | None) -> tuple[float, str] | None:
     try:
         time_at, id = json.loads(base64.urlsafe_b64decode(text))
         return float(time_at), str(id)
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, RecursionError):
         raise RequestError(f"after is {quote(text)}; write the `next` of a page") from None
 
 

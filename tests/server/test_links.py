@@ -1,0 +1,68 @@
+"""Links to servers inside that mean no good: to whoever follows them, and to other sandboxes."""
+
+from __future__ import annotations
+
+import contextlib
+
+import httpx
+
+from .conftest import Server, StartServer, created
+from .test_processes import start
+from .test_shares import FEW
+
+PROGRAM = r"""
+import http.server
+class Inside(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        data = str(sorted(name.lower() for name in self.headers)).encode()
+        self.send_response(200)
+        self.send_header("Set-Cookie", "session=mine; Path=/")
+        self.send_header("Strict-Transport-Security", "max-age=31536000")
+        self.send_header("Clear-Site-Data", '"*"')
+        self.send_header("Referrer-Policy", "unsafe-url")
+        self.send_header("X-Inside", "yes")
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+http.server.HTTPServer(("127.0.0.1", 8000), Inside).serve_forever()
+"""
+SILENT = "import socket\ns=socket.create_server(('127.0.0.1',8000))\nwhile 1: s.accept(),\n"
+
+
+def link_to(client: httpx.Client, sandbox: str, program: str) -> str:
+    """Have a program listen on port 8000, and return a link to it."""
+    base = f"/v1/sandboxes/{sandbox}"
+    client.put(f"{base}/files/content?path=/tmp/p.py", content=program.encode())
+    start(client, sandbox, "exec python3 /tmp/p.py")
+    waiting = {"command": "until (: < /dev/tcp/127.0.0.1/8000) 2>/dev/null; do sleep 0.02; done"}
+    argv = ["bash", "-c", waiting["command"]]
+    assert client.post(f"{base}/run", json={"command": argv}).json()["exit_code"] == 0
+    return str(client.post(f"{base}/ports/8000/links", json={}).json()["path"])
+
+
+def test_pages_of_one_sandbox_leave_nothing_with_a_browser_for_those_of_another(
+    server: Server, acme: httpx.Client, sandbox: str
+) -> None:
+    stranger = server.client(None, cookie="session=of-another", **{"x-own": "passed"})
+    answer = stranger.get(link_to(acme, sandbox, PROGRAM))
+    assert (answer.status_code, answer.headers["x-inside"]) == (200, "yes")
+    for name in ("set-cookie", "strict-transport-security", "clear-site-data"):
+        assert name not in answer.headers
+    assert answer.headers["referrer-policy"] == "no-referrer"
+    assert "'x-own'" in answer.text
+    assert "'cookie'" not in answer.text
+
+
+def test_a_server_inside_that_never_answers_is_not_waited_for_by_nobody(
+    start_server: StartServer,
+) -> None:
+    server = start_server(FEW)
+    acme = server.client(server.token("acme"))
+    sandbox = created(acme)
+    link = link_to(acme, sandbox, SILENT)
+    stranger = server.client(None)
+    for _ in range(45):
+        with contextlib.suppress(httpx.TimeoutException):
+            stranger.get(link, timeout=0.1)
+    assert acme.get("/v1/sandboxes").status_code == 200
+    assert acme.delete(f"/v1/sandboxes/{sandbox}").status_code == 204
