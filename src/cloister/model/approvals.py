@@ -74,7 +74,9 @@ class Question:
         # The same header many times is one line: it must not push another, or the body, out.
         details: dict[str, str] = {}
         for name, value in named:
-            shown, text = name.decode("latin-1"), value.decode("ascii", "backslashreplace")
+            # Some servers know no difference between the two signs.
+            shown = name.decode("latin-1").replace("_", "-")
+            text = value.decode("ascii", "backslashreplace")
             if shown in _SHOWN_HEADERS:
                 details[shown] = f"{details[shown]}, {text}" if shown in details else text
         if body:

@@ -310,11 +310,11 @@ async def test_a_flood_of_refusals_hides_nothing_that_is_let_out(opened: Any, se
             talking = asyncio.create_task(doors.talk("web.test", far.port, text))
             done, _ = await asyncio.wait([talking], timeout=0.3)
             assert not done and far.asked == []
-            while not talking.done():
-                await doors.events()
-                await asyncio.sleep(0.01)
-            requests = await doors.requests(allowed=True)
-    assert (await talking).startswith(b"HTTP/1.1 200")
+            async with asyncio.timeout(10):
+                while not (requests := await doors.requests(allowed=True)):
+                    await asyncio.sleep(0.01)
+            seen = await talking
+    assert seen.startswith(b"HTTP/1.1 200")
     assert requests == [("GET", "/out", "all")]
 
 
@@ -357,3 +357,65 @@ def test_a_long_value_is_taken_out_too_and_takes_little_room(size: int) -> None:
     seen = b"".join(scrubber.feed(data[at : at + 37]) for at in range(0, len(data), 37))
     seen += scrubber.end()
     assert seen == b"before " + b"*" * size + b" behind " + b"*" * (2 * size)
+
+
+@pytest.mark.parametrize(
+    "header",
+    ["X-Original-URL: /shut/a", "X-Rewrite-URL: /shut/a", "X_Forwarded_Prefix: /shut", "X-Host: b"],
+)
+async def test_a_path_or_host_by_a_header_does_not_arrive(
+    header: str, opened: Any, served: Any, anything: Any
+) -> None:
+    async with served() as far, opened(anything(far.port)) as doors:
+        text = post(far.port, "/a", header, "X-Kept: 1", "Connection: close")
+        assert (await doors.talk("web.test", far.port, text)).startswith(b"HTTP/1.1 200")
+    assert "x-kept" in far.asked[0][2]
+    assert header.partition(":")[0].lower() not in far.asked[0][2]
+
+
+async def test_a_second_answer_to_one_request_is_not_the_answer_to_the_next(
+    opened: Any, served: Any, anything: Any
+) -> None:
+    async with served() as far, opened(anything(far.port)) as doors:
+        forged = b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nforged"
+        far.answer = lambda path, headers, body: (
+            (b"Content-Length: 2\r\n\r\nok" + forged + b"\r\nX: ", b"")
+            if path == "/first"
+            else (b"", b"true")
+        )
+        get = "GET {} HTTP/1.1\r\nHost: web.test:{}\r\n{}\r\n"
+        first = get.format("/first", far.port, "").encode()
+        second = get.format("/second", far.port, "Connection: close\r\n").encode()
+        seen = await doors.talk("web.test", far.port, first, second)
+    assert b"forged" not in seen
+    assert seen.endswith(b"true")
+    assert far.paths == ["/first", "/second"]
+
+
+async def test_a_method_by_a_header_in_another_spelling_is_judged_too(
+    opened: Any, served: Any
+) -> None:
+    async with served() as far:
+        host = f"web.test:{far.port}"
+        rules = [{"name": "w", "host": host, "methods": ["POST"], "effect": "allow"}]
+        async with opened(rules) as doors:
+            text = post(far.port, "/a", "X_HTTP_Method_Override: DELETE", "Connection: close")
+            seen = await doors.talk("web.test", far.port, text)
+    assert seen.startswith(b"HTTP/1.1 403")
+    assert far.asked == []
+
+
+async def test_a_value_does_not_come_back_by_another_port_of_its_host(
+    opened: Any, served: Any, anything: Any
+) -> None:
+    async with served() as far, served(tls=False) as plain:
+        plain.answer = lambda path, headers, body: (b"", f"it is {VALUE}".encode())
+        rules = [
+            *anything(far.port),
+            {"name": "p", "host": f"web.test:{plain.port}", "record": True, "effect": "allow"},
+        ]
+        secrets = table(f"web.test:{far.port}")
+        async with opened(rules, secrets=secrets, values=VALUES) as doors:
+            text = post(plain.port, "/", "Connection: close")
+            seen = await doors.talk("web.test", plain.port, text, tls=False)
+    assert seen.startswith(b"HTTP/1.1 200") and seen.endswith(b"it is " + b"*" * len(VALUE))

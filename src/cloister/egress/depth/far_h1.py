@@ -35,7 +35,8 @@ class FarH1:
     def is_free(self) -> bool:
         """Whether another request can be sent by it."""
         is_done = self._http.our_state is h11.DONE and self._http.their_state is h11.DONE
-        return is_done and self.stream.is_quiet()
+        # What has come behind an answer is no answer to the next request.
+        return is_done and not self._http.trailing_data[0] and self.stream.is_quiet()
 
     async def ask(self, head: RequestHead) -> None:
         """Send a request as far as its body."""

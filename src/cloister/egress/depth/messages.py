@@ -15,10 +15,15 @@ _OF_ONE_HOP = frozenset(
         *(b"http2-settings", b"expect"),
     )
 )
-# Who claims to have asked before us has not; no header of a guest's means anything to us.
+# Who claims to have asked before us has not; no header of a guest's means anything to us. Some
+# servers take the path or the host from one of these, which no rule has been asked about.
 _OF_PROXIES = frozenset(
-    (b"forwarded", b"via", b"x-forwarded-for", b"x-forwarded-host", b"x-forwarded-proto")
+    (
+        *(b"forwarded", b"via", b"x-real-ip", b"x-host", b"x-original-host", b"x-original-url"),
+        *(b"x-original-uri", b"x-rewrite-url", b"x-http-host-override", b"x-override-url"),
+    )
 )
+_OF_PROXIES_BEGIN = b"x-forwarded-"
 # Of a body, whatever the request itself says of them.
 _OF_BODIES = frozenset((b"content-length", b"content-type", b"content-encoding"))
 
@@ -56,8 +61,21 @@ def passed_on(headers: Iterable[tuple[bytes, bytes]], *, of_request: bool) -> He
     """Return the headers, names in lower case, that go beyond this hop."""
     found = [(bytes(name).lower(), bytes(value)) for name, value in headers]
     listed = _listed(found)
-    dropped = _OF_ONE_HOP | listed | (_OF_PROXIES | {b"host"} if of_request else {b"alt-svc"})
-    return [(name, value) for name, value in found if name not in dropped]
+    dropped = _OF_ONE_HOP | listed | ({b"host"} if of_request else {b"alt-svc"})
+    return [
+        (name, value)
+        for name, value in found
+        if name not in dropped and not (of_request and _is_of_proxies(spelt(name)))
+    ]
+
+
+def spelt(name: bytes) -> bytes:
+    """Return the name of a header as servers read it that know no difference between - and _."""
+    return name.replace(b"_", b"-")
+
+
+def _is_of_proxies(name: bytes) -> bool:
+    return name in _OF_PROXIES or name.startswith(_OF_PROXIES_BEGIN)
 
 
 def _listed(headers: Headers) -> frozenset[bytes]:

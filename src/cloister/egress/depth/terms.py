@@ -9,7 +9,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from cloister.egress.bounds import Bounds
-from cloister.egress.depth.messages import Headers, RequestHead, ResponseHead, values_of, without
+from cloister.egress.depth.messages import (
+    Headers,
+    RequestHead,
+    ResponseHead,
+    spelt,
+    values_of,
+    without,
+)
 from cloister.egress.presence import while_present
 from cloister.egress.refusal import Malformed, Refusal, Unreachable
 from cloister.egress.secrets.bound import Misplaced
@@ -102,7 +109,7 @@ class Terms:
             raise Malformed(f"not proper HTTP: {error}") from None
 
     def _other_method(self, head: RequestHead) -> bytes | None:
-        found = {value.strip() for name in _OVERRIDES for value in values_of(head.headers, name)}
+        found = {value.strip() for name, value in head.headers if spelt(name) in _OVERRIDES}
         found -= {b"", head.method}
         if len(found) > 1:
             raise Malformed("a request that may be taken for ones of several methods")

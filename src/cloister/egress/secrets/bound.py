@@ -80,13 +80,16 @@ class Secrets:
         )
 
     def values_for(self, host: str, port: int) -> Patterns | None:
-        """Return what must not come back from a host: the values of all that are bound to it."""
+        """Return what must not come back from a host: the values of all that are bound to it.
+
+        On whichever port: what one server of it was told, another may tell.
+        """
         key = (host, port)
         if key not in self._values:
             named = {
                 each: secret.binding.name
                 for secret in self._bound
-                if secret.binding.is_for(host, port)
+                if any(bound.covers(host) for bound in secret.binding.hosts)
                 for each in encodings(secret.value)
             }
             self._values[key] = Patterns(named) if named else None
