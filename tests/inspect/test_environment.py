@@ -171,16 +171,19 @@ async def test_an_attached_sandbox_is_reached_by_name_and_leaves_nothing(cli) ->
 
 
 async def test_cleaning_up_removes_what_is_left_and_not_what_lives() -> None:
-    for name in ("inspect-left", "mine"):
+    others = {"mine", "inspect-team.of-a-tenant"}
+    for name in ("inspect-left", *others):
         async with Sandbox(keep=name):
             pass
     async with sample(ATTACHED) as living:
         await CloisterEnvironment.cli_cleanup(None)
         names = {kept.name for kept in (await open_store()).kept.list()}
-        assert names == {"mine", living.name}
+        assert names == {*others, living.name}
         await CloisterEnvironment.cli_cleanup(living.name)
         assert not living.sandbox.is_running
-    with pytest.raises(RequestError):
-        await CloisterEnvironment.cli_cleanup("mine")
-    assert {kept.name for kept in (await open_store()).kept.list()} == {"mine"}
-    (await open_store()).kept.remove("mine")
+    for name in others:
+        with pytest.raises(RequestError):
+            await CloisterEnvironment.cli_cleanup(name)
+    assert {kept.name for kept in (await open_store()).kept.list()} == others
+    for name in others:
+        (await open_store()).kept.remove(name)

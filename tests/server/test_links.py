@@ -26,7 +26,12 @@ class Inside(http.server.BaseHTTPRequestHandler):
         self.wfile.write(data)
 http.server.HTTPServer(("127.0.0.1", 8000), Inside).serve_forever()
 """
-SILENT = "import socket\ns=socket.create_server(('127.0.0.1',8000))\nwhile 1: s.accept(),\n"
+SILENT = """
+import socket
+listener, held = socket.create_server(("127.0.0.1", 8000)), []
+while True:
+    held.append(listener.accept())
+"""
 
 
 def link_to(client: httpx.Client, sandbox: str, program: str) -> str:

@@ -83,6 +83,7 @@ async def put_file(desk: Desk, request: Request) -> Response:
         raise CallRefused("unauthenticated", "the link is not one of ours")
     if int(expires) < time.time():
         raise CallRefused("unauthenticated", "the link has expired; ask for another")
+    desk.house.access.hold(request.scope, tenant)
     desk.builds.make_room(tenant)
     target = desk.builds.archive(tenant, hash)
     draft = target.with_name(f".{secrets.token_hex(8)}")

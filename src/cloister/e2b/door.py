@@ -101,8 +101,10 @@ class E2BDoor:
     async def _by_signature(self, request: Request) -> Response:
         claim = claim_in(request)
         box = None if claim is None else self._boxes.signed(claim)
-        if box is None:
+        found = None if box is None else self._boxes.find(box.id)
+        if box is None or found is None:
             raise CallRefused("unauthenticated", "invalid signature")
+        self._desk.house.access.hold(request.scope, found[1].tenant)
         return await envd.answer(box, request)
 
     async def _answer(self, port: int, id: str, request: Request) -> Response:

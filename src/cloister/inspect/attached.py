@@ -33,7 +33,7 @@ async def remove_left(id: str | None) -> None:
         pass
     store = await open_store()
     if id is not None:
-        if not id.startswith(_PREFIX):
+        if not _is_ours(id):
             raise NotFound(f"{id!r} is not the name of a sandbox of Inspect's", what=id)
         await asyncio.to_thread(store.kept.find, id)
         remote = await find_remote(store.directory, id)
@@ -42,7 +42,12 @@ async def remove_left(id: str | None) -> None:
         await remove(id)
         return
     for kept in await asyncio.to_thread(store.kept.list):
-        if kept.name.startswith(_PREFIX):
+        if _is_ours(kept.name):
             # Busy: its evaluation lives.
             with contextlib.suppress(Busy):
                 await remove(kept.name)
+
+
+def _is_ours(name: str) -> bool:
+    # A dot ends the name of a tenant of the server's, who may be called alike.
+    return name.startswith(_PREFIX) and "." not in name
