@@ -114,7 +114,12 @@ class Upstream:
             async with asyncio.timeout(self._bounds.dial_s):
                 for address in addresses:
                     family = socket.AF_INET if address.version == 4 else socket.AF_INET6
-                    sock = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+                    try:
+                        sock = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+                    except OSError as error:
+                        # No descriptor is left, which is nothing that the program has done.
+                        last = error
+                        continue
                     try:
                         prepare(sock)
                         await loop.sock_connect(sock, (str(address), port))

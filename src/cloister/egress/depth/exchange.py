@@ -135,7 +135,15 @@ class Exchange:
             await self._origin.settle(far)
             if not is_used or has_begun or head.has_body or head.method not in _REPEATABLE:
                 raise
-            far, _ = await self._origin.open()
+            return await self._ask_again(head)
+        except BaseException:
+            await self._origin.settle(far)
+            raise
+        return far
+
+    async def _ask_again(self, head: RequestHead) -> Far:
+        far, _ = await self._origin.open()
+        try:
             await far.ask(head)
         except BaseException:
             await self._origin.settle(far)
