@@ -118,7 +118,7 @@ class Fleet:
         if resident is None or resident.ended.is_set():
             why = self._exhausted.get((tenant, id))
             if why is not None:
-                raise why
+                raise why.with_traceback(None)  # Or it would hold every request that asked.
             raise NotFound(f"no sandbox {quote(id)} is running", what=id)
         return resident
 
