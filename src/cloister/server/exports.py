@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+from collections import Counter
 from collections.abc import AsyncGenerator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from cloister.errors import Unsupported
+from cloister.errors import Exhausted, Unsupported
+from cloister.server.tenancy import TenantName
 from cloister.store.changes import TarStyle, patch, since, write_tar
 from cloister.store.stand_in import as_reader
 from cloister.wire.streams import PipeIncoming, open_pipe
@@ -20,12 +23,45 @@ Compared = tuple[Any, Any, Any]
 FORMS = {"patch": "text/x-patch", "tar": "application/x-tar"}
 
 
+# A writer waits for whoever reads: each has a thread of its own, and a tenant so many of them.
+_MOST_AT_ONCE = 4
+_under_way: Counter[TenantName] = Counter()
+
+
 async def exported(
-    form: str, compared: Compared, below: str, benches: tuple[Path, ...] | None
+    tenant: TenantName,
+    form: str,
+    compared: Compared,
+    below: str,
+    benches: tuple[Path, ...] | None,
 ) -> AsyncGenerator[bytes, None]:
     """Yield the export; whoever stops reading ends it."""
+    if _under_way[tenant] >= _MOST_AT_ONCE:
+        raise Exhausted(
+            f"{_MOST_AT_ONCE} exports of this tenant are under way; read them first",
+            limit="requests",
+        )
+    _under_way[tenant] += 1
+    own = ThreadPoolExecutor(1, "export")
+    try:
+        async with contextlib.aclosing(_chunks(own, form, compared, below, benches)) as chunks:
+            async for chunk in chunks:
+                yield chunk
+    finally:
+        own.shutdown(wait=False)
+        _under_way[tenant] -= 1
+
+
+async def _chunks(
+    own: ThreadPoolExecutor,
+    form: str,
+    compared: Compared,
+    below: str,
+    benches: tuple[Path, ...] | None,
+) -> AsyncGenerator[bytes, None]:
     read, write = open_pipe()
-    task = asyncio.create_task(asyncio.to_thread(_write, write, form, compared, below, benches))
+    loop = asyncio.get_running_loop()
+    task = loop.run_in_executor(own, _write, write, form, compared, below, benches)
     source = PipeIncoming(read)
     try:
         async for chunk in source:

@@ -197,7 +197,8 @@ async def _export(call: Call) -> Response:
         which = await _snapshot_for(call, query.since)
         own = which if isinstance(which, Snapshot) else await _own(resident.sandbox, which)
         benches = (await open_store()).snapshots.benches(own)
-    chunks = exported(query.form, await resident.sandbox.compared(), below, benches)
+    compared = await resident.sandbox.compared()
+    chunks = exported(resident.tenant, query.form, compared, below, benches)
     response = await streamed(chunks, {})
     response.headers["content-type"] = FORMS[query.form]
     return response
