@@ -419,3 +419,21 @@ async def test_a_value_does_not_come_back_by_another_port_of_its_host(
             text = post(plain.port, "/", "Connection: close")
             seen = await doors.talk("web.test", plain.port, text, tls=False)
     assert seen.startswith(b"HTTP/1.1 200") and seen.endswith(b"it is " + b"*" * len(VALUE))
+
+
+async def test_a_server_that_says_back_as_much_as_fits_tells_next_to_nothing(
+    opened: Any, served: Any, anything: Any
+) -> None:
+    async with served() as far:
+        far.answer = lambda path, headers, body: (
+            b"",
+            "|".join((VALUE[:-1], VALUE[1:], VALUE[:15], "ghp_", STAND_IN)).encode(),
+        )
+        secrets = table(f"web.test:{far.port}")
+        async with opened(anything(far.port), secrets=secrets, values=VALUES) as doors:
+            text = post(far.port, "/", "Connection: close")
+            seen = await doors.talk("web.test", far.port, text)
+    told = seen.rpartition(b"\r\n\r\n")[2].decode().split("|")
+    # Of each no more than one character that the program could have left out.
+    assert [each.strip("*") for each in told[:3]] == [VALUE[-2], VALUE[1], VALUE[14]]
+    assert told[3:] == ["ghp_", STAND_IN]

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from urllib.parse import quote, unquote_to_bytes
 
 from cloister.egress.refusal import Refusal
-from cloister.egress.secrets.encodings import encodings
+from cloister.egress.secrets.encodings import encodings, pieces
 from cloister.egress.secrets.scrub import Patterns
 from cloister.policy import Effect
 from cloister.policy.secrets import Place, SecretBinding
@@ -90,7 +90,7 @@ class Secrets:
                 each: secret.binding.name
                 for secret in self._bound
                 if any(bound.covers(host) for bound in secret.binding.hosts)
-                for each in encodings(secret.value)
+                for each in (*encodings(secret.value), *pieces(secret.value))
             }
             self._values[key] = Patterns(named) if named else None
         return self._values[key]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import html
 import json
+import re
 from collections.abc import Iterator
 from urllib.parse import quote, quote_plus
 
@@ -12,12 +13,33 @@ from urllib.parse import quote, quote_plus
 _LEAD = (0, 2, 3)
 # Shorter than this, something ordinary would be taken for it.
 _LEAST = 6
+# Pieces of a value that are looked for by themselves: shorter ones may be there by chance.
+# Each is looked for in all that comes back, so there are few of them.
+_PIECE, _MOST_PIECES = 12, 32
+_UNUSUAL = re.compile(rb"[0-9A-Z]")
 
 
 def encodings(value: str) -> tuple[bytes, ...]:
     """Return a value as it is and in its encodings, the longest first."""
     found = {each.encode("utf-8") for each in _texts(value)} | set(_base64(value.encode("utf-8")))
     return tuple(sorted((each for each in found if len(each) >= _LEAST), key=len, reverse=True))
+
+
+def pieces(value: str) -> tuple[bytes, ...]:
+    """Return the pieces of a value that nobody can do without who guesses the rest.
+
+    A server may say back as much as fits, and a program choose how much of a value that is. Of a
+    text of several parts it is the last that proves anything; others may have the first as well.
+    """
+    last = value.rpartition(".")[2]
+    secret = (last if len(last) >= 2 * _PIECE else value).encode("utf-8")
+    count = len(secret) - _PIECE + 1
+    if len(secret) < 2 * _PIECE:
+        return ()
+    every = max(2, -(-count // _MOST_PIECES))
+    found = (secret[at : at + _PIECE] for at in range(0, count, every))
+    # Words, and the beginnings of addresses, are in much that has nothing to do with it.
+    return tuple(each for each in found if _UNUSUAL.search(each))
 
 
 def _texts(value: str) -> Iterator[str]:
