@@ -55,9 +55,10 @@ async def test_a_terminal_and_a_deadline(box: AsyncSandbox) -> None:
 
 
 async def test_a_client_that_vanishes_leaves_its_program_running(box: AsyncSandbox) -> None:
-    task = asyncio.create_task(box.commands.run("sleep 0.5; echo done > /tmp/after"))
-    await asyncio.sleep(0.2)
+    program = "echo > /tmp/before; sleep 0.5; echo done > /tmp/after"
+    task = asyncio.create_task(box.commands.run(program))
+    await box.commands.run("until test -e /tmp/before; do sleep 0.02; done", timeout=30)
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
     wait = "until test -s /tmp/after; do sleep 0.02; done; cat /tmp/after"
-    assert (await box.commands.run(wait, timeout=10)).stdout == "done\n"
+    assert (await box.commands.run(wait, timeout=30)).stdout == "done\n"
