@@ -75,8 +75,6 @@ lane_of_owner() {
     step "contract: the same on a server" env CLOISTER_CONTRACT=server "$python" -m pytest -q \
         tests/contract/test_files.py tests/contract/test_dial.py tests/contract/test_terminal.py
     step "server: two tenants, real clients" "$python" -m pytest -q tests/server
-    step "MCP: the official client, by pipes and by HTTP" "$python" -m pytest -q tests/mcp
-    step "Inspect: its own check, and whole evaluations" "$python" -m pytest -q tests/inspect
 }
 
 lane_of_everybody() {
@@ -94,6 +92,8 @@ lane_of_everybody() {
     step "egress: real programs and real servers, as $(id -un)" "$python" -m pytest -q tests/egress
     security
     step "images: a real registry, hostile layers" "$python" -m pytest -q tests/images
+    step "MCP: the official client, by pipes and by HTTP" "$python" -m pytest -q tests/mcp
+    step "Inspect: its own check, and whole evaluations" "$python" -m pytest -q tests/inspect
 }
 
 security() {
