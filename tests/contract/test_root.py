@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -106,3 +107,13 @@ async def test_a_root_that_is_no_directory_stops_the_start(make, image: Path) ->
         await make(root=DirectoryRoot(image / "file")).open()
     async with make(root=DirectoryRoot(image)) as sandbox:
         assert sandbox.is_running
+
+
+async def test_what_is_shown_from_below_tmp_leaves_tmp_to_everybody(make) -> None:
+    with tempfile.TemporaryDirectory(dir="/tmp") as place:  # noqa: S108
+        Path(place).chmod(0o755)
+        (Path(place) / "file").write_text("shown")
+        async with make(root=HostRoot(extra=[place])) as sandbox:
+            found = await sandbox.run(f"echo mine > /tmp/own && cat /tmp/own {place}/file")
+            assert found.stdout == "mine\nshown", found.stderr
+            assert not (await sandbox.run(f"echo x > {place}/file")).ok

@@ -78,7 +78,8 @@ except BlockingIOError:
 for child in children:
     os.kill(child, signal.SIGKILL); os.waitpid(child, 0)
 """
-        assert 10 < int((await sandbox.run(["python3", "-c", source])).stdout) < 21
+        # The release of 2022 counts the last one or two late.
+        assert 10 < int((await sandbox.run(["python3", "-c", source])).stdout) < 23
         assert (await sandbox.run("echo well")).stdout == "well\n"
 
 

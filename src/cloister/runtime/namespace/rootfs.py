@@ -216,7 +216,9 @@ def directories_of(root: Root, user: User, init: User) -> tuple[Directory, ...]:
     """Return the directories every sandbox has, with their owners."""
     ours = [("home", 0o755), ("root", 0o700), ("var", 0o755), ("run", 0o755), ("opt", 0o755)]
     ours += [("proc", 0o555), ("dev", 0o755), ("sys", 0o555)]
+    ours += [("tmp", 0o1777), ("var/tmp", 0o1777)]
     found = [Directory(name, init.uid, init.gid, mode) for name, mode in ours]
+    found += [Directory(path.strip("/"), user.uid, user.gid, 0o755) for path in (HOME, WORKSPACE)]
     if isinstance(root, HostRoot):
         layered, _ = host_programs()
         names = [*layered, "etc", *(extra.strip("/") for extra in root.extra)]
@@ -224,8 +226,8 @@ def directories_of(root: Root, user: User, init: User) -> tuple[Directory, ...]:
             parts = name.split("/")
             for end in range(1, len(parts) + 1):
                 found.append(Directory("/".join(parts[:end]), init.uid, init.gid, 0o755))
-    everybody = [("tmp", 0o1777), ("var/tmp", 0o1777)]
-    found += [Directory(name, init.uid, init.gid, mode) for name, mode in everybody]
-    found.append(Directory(HOME.strip("/"), user.uid, user.gid, 0o755))
-    found.append(Directory(WORKSPACE.strip("/"), user.uid, user.gid, 0o755))
-    return tuple(dict.fromkeys(found))
+    first: dict[str, Directory] = {}
+    for directory in found:
+        # What is shown from below /tmp does not make it another /tmp.
+        first.setdefault(directory.path, directory)
+    return tuple(first.values())
