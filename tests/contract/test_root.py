@@ -110,7 +110,7 @@ async def test_a_root_that_is_no_directory_stops_the_start(make, image: Path) ->
 
 
 async def test_what_is_shown_from_below_tmp_leaves_tmp_to_everybody(make) -> None:
-    with tempfile.TemporaryDirectory(dir="/tmp") as place:  # noqa: S108
+    with tempfile.TemporaryDirectory(dir="/tmp") as place:
         Path(place).chmod(0o755)
         (Path(place) / "file").write_text("shown")
         async with make(root=HostRoot(extra=[place])) as sandbox:
