@@ -7,7 +7,7 @@ import contextlib
 
 from starlette.types import Receive, Scope, Send
 from websockets.client import ClientProtocol
-from websockets.exceptions import InvalidURI
+from websockets.exceptions import InvalidURI, WebSocketException
 from websockets.frames import Frame, Opcode
 from websockets.protocol import State
 from websockets.typing import Subprotocol
@@ -94,7 +94,8 @@ class _Inner:
         while True:
             message = await receive()
             if message["type"] == "websocket.disconnect":
-                with contextlib.suppress(Exception):
+                # The server inside may have gone first, or closed already.
+                with contextlib.suppress(CloisterError, OSError, WebSocketException):
                     self._protocol.send_close(message.get("code") or 1000)
                     await self._flush()
                 return

@@ -147,7 +147,10 @@ class RemoteProcess(Process):
         self._orders.put_nowait(json.dumps(order))
 
     async def _send_orders(self) -> None:
-        with contextlib.suppress(Exception):
+        from websockets.exceptions import ConnectionClosed
+
+        # Whoever listens hears of the end, and tells everybody.
+        with contextlib.suppress(ConnectionClosed, OSError):
             while True:
                 await self._socket.send(await self._orders.get())
 

@@ -274,6 +274,7 @@ class Output:
 
     def drain(self) -> None:
         """Return when all that was written before has been sent."""
+        # The program may have put anything in its place, which may do anything.
         with contextlib.suppress(Exception):
             getattr(sys, self._kind).flush()
         self._drained.clear()
