@@ -93,10 +93,11 @@ def run(user: pwd.struct_passwd, place: Path, private: Path, pytest_arguments: l
         "XDG_RUNTIME_DIR": str(private),
         "PYTHONPATH": f"{place / 'src'}:{place / 'packages'}",
         "PYTHONDONTWRITEBYTECODE": "1",
+        "PYTEST_ADDOPTS": os.environ.get("PYTEST_ADDOPTS", "-p no:cacheprovider"),
     }
     python = readable_python(become)
-    options = ["-p", "no:cacheprovider", f"--basetemp={private / 'tests'}"]
-    command = [*become, python, "-m", "pytest", *options, *pytest_arguments]
+    basetemp = f"--basetemp={private / 'tests'}"
+    command = [*become, python, "-m", "pytest", basetemp, *pytest_arguments]
     return subprocess.run(command, cwd=place, env=environment).returncode
 
 
