@@ -25,6 +25,7 @@ from cloister.policy import (
     TABLE_VARIABLE,
     Policy,
     RuntimeFacts,
+    WallWanted,
     choose_runtime,
     parse_table,
 )
@@ -54,6 +55,7 @@ class Node:
 
     def __init__(self) -> None:
         self._runtimes: dict[str, Runtime] = {runtime.name: runtime for runtime in _runtimes()}
+        self._chosen: dict[tuple[WallWanted, str], str] = {}
         self.gateway = GatewayKeeper()
         # Another process: it holds secrets, and has more to do and to load than most need.
         self.depth_gateway = GatewayKeeper(beside=self.gateway)
@@ -80,8 +82,14 @@ class Node:
 
     def runtime_for(self, policy: Policy) -> Runtime:
         """Return the runtime that is named, or the cheapest that is enough, or refuse."""
-        table = parse_table(os.environ.get(TABLE_VARIABLE, ""))
-        return self._runtimes[choose_runtime(policy.wall, self.facts(), table)]
+        wanted = (policy.wall, os.environ.get(TABLE_VARIABLE, ""))
+        chosen = self._chosen.get(wanted)
+        if chosen is None:
+            # Only what was found is kept: what is missing now may be installed in a moment, and
+            # looking for it costs a short start a tenth of its time.
+            chosen = choose_runtime(policy.wall, self.facts(), parse_table(wanted[1]))
+            self._chosen[wanted] = chosen
+        return self._runtimes[chosen]
 
     async def start(
         self,
