@@ -54,6 +54,8 @@ pub struct Zygote {
 pub fn serve(control: RawFd) -> io::Result<()> {
     let host = crate::sys::fd::adopt(control)?;
     process::setsid()?;
+    // It was executed from a number; this is what `ps` and `top` show.
+    process::set_name("cloister-launch")?;
     // Here, while we may: a guest has no right to.
     wall::reset_priority()?;
     process::default_signals();
