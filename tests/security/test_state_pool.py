@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from cloister import AlreadyExists, HostError
+from cloister import AlreadyExists, Busy, HostError
 from cloister.store import Store
 from cloister.store.pool import POOL_FILE, attach_pool, detach_pool, make_pool
 
@@ -70,6 +70,17 @@ def test_a_pool_comes_and_goes_with_its_device(state: Path) -> None:
         assert store.driver.name == "btrfs" and store.driver.holds_quota
     detach_pool(state)
     require_no_loop(state)
+
+
+def test_no_pool_is_made_beside_who_has_the_store_open_in_plain_directories(state: Path) -> None:
+    with Store.open(state) as store:
+        assert store.driver.name == "plain"
+        with pytest.raises(Busy, match=f"process {os.getpid()}"):
+            make_pool(state, POOL_BYTES)
+        assert not list(state.glob(POOL_FILE + "*"))
+    make_pool(state, POOL_BYTES)
+    with Store.open(state) as store:
+        assert store.driver.name == "btrfs"
 
 
 def test_a_device_that_a_dead_process_left_is_used_and_goes_too(state: Path) -> None:

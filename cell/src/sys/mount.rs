@@ -67,16 +67,19 @@ pub fn mount(source: &str, target: &[u8], kind: &str, flags: u64, options: &[u8]
 
 /// Mounts made here stay here, and mounts made outside do not come in.
 pub fn make_private() -> io::Result<()> {
+    propagate(libc::MS_PRIVATE)
+}
+
+/// Mounts made here stay here; those that the host shares go on coming in, and going.
+pub fn make_slave() -> io::Result<()> {
+    propagate(libc::MS_SLAVE)
+}
+
+fn propagate(how: u64) -> io::Result<()> {
     let root = cstring("/")?;
     // SAFETY: changes propagation flags only.
     check(unsafe {
-        libc::mount(
-            std::ptr::null(),
-            root.as_ptr(),
-            std::ptr::null(),
-            libc::MS_REC | libc::MS_PRIVATE,
-            std::ptr::null(),
-        )
+        libc::mount(std::ptr::null(), root.as_ptr(), std::ptr::null(), libc::MS_REC | how, std::ptr::null())
     } as libc::c_long)?;
     Ok(())
 }
@@ -99,8 +102,11 @@ struct MountAttr {
 }
 
 /// Set flags on a mount tree and everything below it, optionally mapping its owners.
+///
+/// From then on it is on its own: a copy of a shared mount is shared too, and what is mounted in
+/// either would be in both.
 pub fn set_attributes(tree: &impl AsRawFd, set: u64, idmap: Option<RawFd>) -> io::Result<()> {
-    let mut attr = MountAttr { attr_set: set, ..MountAttr::default() };
+    let mut attr = MountAttr { attr_set: set, propagation: libc::MS_PRIVATE, ..MountAttr::default() };
     if let Some(userns) = idmap {
         attr.attr_set |= ATTR_IDMAP;
         attr.userns_fd = userns as u64;

@@ -135,7 +135,7 @@ impl Nursery {
     /// Open what the root is made of with the launcher's rights, and hand it over.
     fn send_trees(&self, plan: &Plan, pid: Pid, sync: RawFd) -> io::Result<()> {
         let users = fd::open(format!("/proc/{pid}/ns/user"), libc::O_RDONLY, 0)?;
-        for (tree, about) in self.views.in_full(|| open_trees(plan, &users))? {
+        for (tree, about) in self.views.in_host(|| open_trees(plan, &users, &self.views))? {
             socket::send(sync, &about, &[tree.as_raw_fd()])?;
         }
         socket::send(sync, &[GO, 0], &[]).map(|_| ())
@@ -148,11 +148,11 @@ fn has_left(error: &LaunchError) -> bool {
 }
 
 /// Every tree of the plan, with what it is and which of its kind.
-fn open_trees(plan: &Plan, users: &OwnedFd) -> io::Result<Vec<(OwnedFd, [u8; 2])>> {
+fn open_trees(plan: &Plan, users: &OwnedFd, views: &Views) -> io::Result<Vec<(OwnedFd, [u8; 2])>> {
     let mut trees = Vec::new();
     if let Some(disk) = &plan.disk {
         let words = || format!("opening the disk {}", String::from_utf8_lossy(&disk.path));
-        let tree = open_host_tree(&disk.path).map_err(|e| during(e, words()))?;
+        let tree = views.open_tree(&disk.path).map_err(|e| during(e, words()))?;
         let flags = mount::ATTR_NOSUID | mount::ATTR_NODEV;
         mount::set_attributes(&tree, flags, disk.idmap.then(|| users.as_raw_fd()))
             .map_err(|e| during(explain_owners(e), words()))?;
@@ -162,7 +162,7 @@ fn open_trees(plan: &Plan, users: &OwnedFd) -> io::Result<Vec<(OwnedFd, [u8; 2])
         let index = u8::try_from(index).map_err(|_| refuse(libc::E2BIG, "more than 256 layers"))?;
         for (source, idmap) in sources(layer, plan.disk.as_ref())? {
             let words = || format!("opening {}", String::from_utf8_lossy(&source));
-            let tree = open_host_tree(&source).map_err(|e| during(e, words()))?;
+            let tree = views.open_tree(&source).map_err(|e| during(e, words()))?;
             let owners = idmap.then(|| users.as_raw_fd());
             let kind = own_layer(&tree, owners).map_err(|e| during(e, words()))?;
             trees.push((tree, [kind, index]));
@@ -170,11 +170,11 @@ fn open_trees(plan: &Plan, users: &OwnedFd) -> io::Result<Vec<(OwnedFd, [u8; 2])
     }
     for granted in &plan.mounts {
         let words = || format!("mounting {}", String::from_utf8_lossy(&granted.source));
-        trees.push((granted_tree(plan, granted, users).map_err(|e| during(e, words()))?, [MOUNT, 0]));
+        trees.push((granted_tree(plan, granted, users, views).map_err(|e| during(e, words()))?, [MOUNT, 0]));
     }
     for (_, source) in plan.kernel.iter().flat_map(|kernel| &kernel.shown) {
         let words = || format!("opening {}", String::from_utf8_lossy(source));
-        let tree = open_host_tree(source).map_err(|e| during(e, words()))?;
+        let tree = views.open_tree(source).map_err(|e| during(e, words()))?;
         own_layer(&tree, None).map_err(|e| during(e, words()))?;
         trees.push((tree, [SHOWN, 0]));
     }
@@ -266,8 +266,8 @@ pub fn write_proc(pid: Pid, name: &str, text: &str) -> io::Result<()> {
     fd::write_all(file.as_raw_fd(), text.as_bytes()).map_err(|e| during(e, format!("writing {name}")))
 }
 
-fn granted_tree(plan: &Plan, granted: &Mount, sandbox: &OwnedFd) -> io::Result<OwnedFd> {
-    let tree = open_host_tree(&granted.source)?;
+fn granted_tree(plan: &Plan, granted: &Mount, sandbox: &OwnedFd, views: &Views) -> io::Result<OwnedFd> {
+    let tree = views.open_tree(&granted.source)?;
     let flags = mount::ATTR_NOSUID | mount::ATTR_NODEV | if granted.write { 0 } else { mount::ATTR_RDONLY };
     match granted.owner {
         Owner::One(users, groups) => {
@@ -308,13 +308,6 @@ fn explain_owners(error: io::Error) -> io::Error {
         ),
         _ => error,
     }
-}
-
-/// The path was resolved by the host; a link that appeared anywhere on it since is refused.
-fn open_host_tree(path: &[u8]) -> io::Result<OwnedFd> {
-    let top = fd::open("/", libc::O_PATH | libc::O_DIRECTORY, 0)?;
-    let place = mount::open_beneath(top.as_raw_fd(), path, libc::O_PATH, 0, mount::Walk::NoLinks)?;
-    mount::open_tree(place.as_raw_fd(), b"")
 }
 
 /// A launch that failed leaves nothing: the child is waited for, then its groups are removed.

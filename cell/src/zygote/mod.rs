@@ -166,6 +166,7 @@ impl Zygote {
     }
 
     fn configure(&mut self, configuration: &Configuration) -> io::Result<()> {
+        let host = views::of_the_host()?;
         rootless::enter(configuration)?;
         template::build(configuration)?;
         let is_root = matches!(configuration.ids, message::Ids::Root);
@@ -186,7 +187,7 @@ impl Zygote {
             .to_vec();
         let name = String::from_utf8_lossy(&configuration.name).into_owned();
         self.nursery = Some(Nursery {
-            views: Views::part(&configuration.directory)?,
+            views: Views::part(host, &configuration.directory)?,
             name,
             parents,
             filters,

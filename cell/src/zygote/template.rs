@@ -20,7 +20,7 @@ const LINKS: &[(&str, &str)] = &[
 ];
 
 pub fn build(configuration: &Configuration) -> io::Result<()> {
-    mount::make_private()?;
+    mount::make_slave()?;
     let options = b"size=64m,mode=0755";
     mount::mount("tmpfs", &configuration.directory, "tmpfs", libc::MS_NOSUID, options)
         .map_err(|e| during(e, "mounting the launcher's own tmpfs"))?;

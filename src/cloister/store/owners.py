@@ -47,6 +47,12 @@ class Owner:
         self.lock = -1
 
 
+def live_owners(directory: Path) -> list[int]:
+    """Return the numbers of the processes that use the store whose locks are there."""
+    marks = (path for path in directory.glob("*" + _SUFFIX) if not _is_free(path))
+    return sorted(int(path.name.partition("-")[0]) for path in marks)
+
+
 def _is_free(path: Path) -> bool:
     try:
         handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)

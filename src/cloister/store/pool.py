@@ -15,6 +15,7 @@ from cloister.errors import AlreadyExists, Busy, HostError, RequestError, Unsupp
 from cloister.model import format_bytes
 from cloister.store import btrfs_calls as calls
 from cloister.store.ballast import lay_ballast
+from cloister.store.owners import live_owners
 from cloister.store.place import about, free_bytes, make_private, state_directory
 from cloister.store.trees import KINDS
 
@@ -54,6 +55,12 @@ def make_pool(directory: Path | None, size_bytes: int) -> Pool:
         # One copy of the metadata: the file below is one disk, and keeps two no more apart.
         run("mkfs.btrfs", "--quiet", "-n", str(_NODE_BYTES), "-m", "single", str(unfinished))
         unfinished.rename(state / POOL_FILE)
+        try:
+            # Again: whoever opens the store from here on finds the pool.
+            _require_unused(state)
+        except Busy:
+            (state / POOL_FILE).unlink()
+            raise
     return attach_pool(state)
 
 
@@ -80,6 +87,19 @@ def _require_fits(state: Path, size_bytes: int) -> None:
             f"{len(kept)} disks, snapshots, volumes and layers are kept in {plain}; remove them "
             "with `cloister rm`, `cloister volume rm`, `cloister image rm` and `cloister gc` first",
             holder="unknown",
+        )
+    _require_unused(state)
+
+
+def _require_unused(state: Path) -> None:
+    """Refuse while a process has the store open: it would go on in plain directories."""
+    processes = live_owners(state / "locks")
+    if processes:
+        numbers = ", ".join(map(str, processes))
+        raise Busy(
+            f"the store in {state} is in use in plain directories by process {numbers}; stop what "
+            "uses it, then make the pool",
+            holder=numbers,
         )
 
 

@@ -18,6 +18,7 @@ from cloister.store.kept import Kept
 from cloister.store.layers import Layers
 from cloister.store.owners import Owner
 from cloister.store.place import free_bytes, make_private, state_directory
+from cloister.store.pool import POOL_FILE
 from cloister.store.records import Records
 from cloister.store.snapshots import Snapshots
 from cloister.store.spares import Spares
@@ -63,6 +64,10 @@ class Store:
         except BaseException:
             records.close()
             raise
+        if driver.name == "plain" and (state / POOL_FILE).exists():
+            # Made between our look and our mark; whoever made it saw no mark.
+            store.close()
+            return cls.open(state)
         try:
             store._trees.recover()
         except BaseException:
