@@ -109,3 +109,21 @@ def test_a_server_that_is_well_says_so_and_counts(owner: httpx.Client, acme: htt
     assert 'path="/v1/sandboxes"' in owner.get("/metrics").text
     assert acme.get("/metrics").status_code == 403
     assert acme.get("/healthz").status_code == 200
+
+
+def test_a_fork_has_neither_the_way_out_nor_the_secrets_of_its_snapshot(
+    owner: httpx.Client,
+) -> None:
+    secret = {"from": "env:CLOISTER_STATE", "hosts": ["api.example.com"], "header": "authorization"}
+    policy = {"egress": {"allow": ["api.example.com"]}, "secrets": {"API_KEY": secret}}
+    limits = {"disk": "unlimited"}
+    id = created(owner, policy={**policy, "storage": "disk", "limits": limits})
+    assert run(owner, id, 'test -n "$API_KEY"') == 0
+    taken = owner.post(f"/v1/sandboxes/{id}/snapshots", json={}).json()
+    forked = owner.post(f"/v1/snapshots/{taken['id']}/fork", json={})
+    assert forked.status_code == 201, forked.text
+    (fork,) = forked.json()["sandboxes"]
+    assert "secrets" not in fork["policy"] and "egress" not in fork["policy"]
+    assert run(owner, fork["id"], 'test -z "$API_KEY"') == 0
+    for each in (id, fork["id"]):
+        assert owner.delete(f"/v1/sandboxes/{each}").status_code == 204

@@ -170,7 +170,8 @@ class Fleet:
 
         def make() -> Sandbox:
             # What the snapshot was granted of the host and the network is not inherited.
-            sandbox = Sandbox(policy.replace(mounts=(), volumes=(), egress=None), **wanted)
+            bare = policy.replace(mounts=(), volumes=(), egress=None, secrets=())
+            sandbox = Sandbox(bare, **wanted)
             sandbox.stand_on(found)
             return sandbox
 

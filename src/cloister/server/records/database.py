@@ -50,7 +50,7 @@ class Records:
             engine = create_engine(parsed)
         except ImportError as error:
             raise HostError(
-                f"{error.name} is not installed; pip install 'psycopg[binary]'"
+                f"{error.name} is not installed; pip install 'cloister[postgresql]'"
             ) from error
         if engine.dialect.name == "sqlite":
             event.listen(engine, "connect", _prepare_sqlite)
@@ -58,8 +58,11 @@ class Records:
         try:
             with engine.begin() as connection:
                 migrate(connection)
-        except SQLAlchemyError as error:
-            raise HostError(f"the records cannot be opened: {_said(error)}") from error
+        except BaseException as error:
+            engine.dispose()
+            if isinstance(error, SQLAlchemyError):
+                raise HostError(f"the records cannot be opened: {_said(error)}") from error
+            raise
         return records
 
     def close(self) -> None:
@@ -133,6 +136,8 @@ class Records:
             same = and_(sandboxes.c.created_at == time_at, sandboxes.c.id > id)
             query = query.where(or_(sandboxes.c.created_at > time_at, same))
         for key, value in equal.items():
+            if isinstance(value, str) and not _is_storable(value):
+                return []
             query = query.where(sandboxes.c[key] == value)
         rows = await self.do(lambda connection: list(connection.execute(query).mappings()))
         return [_sandbox_row(row) for row in rows]
@@ -142,6 +147,11 @@ class Records:
         query = select(tokens).where(tokens.c.id == id)
         row = await self.do(lambda connection: connection.execute(query).mappings().first())
         return None if row is None else _token_row(row)
+
+
+def _is_storable(text: str) -> bool:
+    """Whether a text can be in the records; PostgreSQL refuses to look for any other."""
+    return "\0" not in text and not any("\ud800" <= each <= "\udfff" for each in text)
 
 
 def _packed(row: SandboxRow | TokenRow) -> dict[str, Any]:
@@ -192,7 +202,7 @@ def _make_private(path: Path) -> None:
 def _prepare_sqlite(connection: Any, _: Any) -> None:
     # With a write-ahead log a commit is in the kernel's hands: it survives the death of the
     # process, and the log keeps the file whole if the machine dies.
-    for pragma in ("journal_mode=WAL", "synchronous=NORMAL", "busy_timeout=5000"):
+    for pragma in ("busy_timeout=5000", "journal_mode=WAL", "synchronous=NORMAL"):
         connection.execute(f"PRAGMA {pragma}").close()
 
 

@@ -74,8 +74,17 @@ def _first(connection: Connection) -> None:
 MIGRATIONS: tuple[Callable[[Connection], None], ...] = (_first,)
 
 
+# Any number that nobody else of the database takes: the first bytes of the product's name.
+_LOCK = 0x636C6F6973746572
+
+
 def migrate(connection: Connection) -> None:
     """Bring the tables to the newest form, or refuse those of a newer release."""
+    # Of several that start at once one makes the tables, and the others wait.
+    if connection.dialect.name == "postgresql":
+        connection.execute(select(func.pg_advisory_xact_lock(_LOCK)))
+    else:
+        connection.exec_driver_sql("BEGIN IMMEDIATE")
     if not inspect(connection).has_table("version"):
         version.create(connection)
     done = connection.execute(select(func.max(version.c.number))).scalar() or 0
