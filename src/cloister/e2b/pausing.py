@@ -10,7 +10,7 @@ from cloister.e2b import fields
 from cloister.e2b.answers import empty_answer, error_answer, read_json
 from cloister.e2b.control import Desk, Visit
 from cloister.errors import CloisterError, NotFound
-from cloister.server.fleet import Origin
+from cloister.server.remembered import Origin
 from cloister.server.resident import Resident
 from cloister.server.spec import SandboxSpec
 from cloister.server.tokens import Caller

@@ -30,7 +30,7 @@ from cloister.e2b.shown import (
 )
 from cloister.e2b.wanted import DEFAULT_TIMEOUT_S, INTERPRETER, plain_reference, read_wanted
 from cloister.errors import NotFound
-from cloister.server.fleet import Origin
+from cloister.server.remembered import Origin
 from cloister.server.tokens import Role
 
 _MOST_LISTED = 100

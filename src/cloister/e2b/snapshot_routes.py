@@ -17,7 +17,7 @@ from cloister.e2b.refusal import CallRefused, refusal_of
 from cloister.e2b.shown import connection
 from cloister.e2b.wanted import plain_reference, timeout_in
 from cloister.errors import CloisterError, NotFound
-from cloister.server.fleet import Origin
+from cloister.server.remembered import Origin
 from cloister.server.spec import SandboxSpec
 from cloister.server.tenancy import Names
 from cloister.store import Snapshot

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import msgspec
 
 from cloister.errors import (
-    AlreadyExists,
-    CloisterError,
     Exhausted,
     GuestGone,
     NotFound,
@@ -25,6 +22,7 @@ from cloister.sandbox.fork import require_count
 from cloister.server.links import Links
 from cloister.server.quotas import Quotas
 from cloister.server.records import Records, SandboxRow
+from cloister.server.remembered import PLAIN, Origin, Remembered, Wish
 from cloister.server.resident import Resident
 from cloister.server.settings import Settings
 from cloister.server.shelves import Shelves
@@ -42,21 +40,6 @@ from cloister.server.turns import Turns
 log = logging.getLogger("cloister.server")
 
 _MOST_REMEMBERED = 1000
-# Of a sandbox that has ended, so long can be asked what became of it.
-_REMEMBER_ENDED_S = 7 * 24 * 3600.0
-
-
-@dataclass(frozen=True, slots=True)
-class Origin:
-    """How a sandbox came to be asked for: once for each idempotency key, or again under its id."""
-
-    idempotency: str | None = None
-    request_sha256: str | None = None
-    id: str | None = None
-    notes: tuple[tuple[str, str], ...] = ()
-
-
-_PLAIN = Origin()
 
 
 class Fleet:
@@ -67,6 +50,7 @@ class Fleet:
         self.settings = settings
         self.quotas = Quotas(settings)
         self.shelves = Shelves(records)
+        self._remembered = Remembered(records, settings)
         self._residents: dict[tuple[TenantName, str], Resident] = {}
         wait_s, longest = settings.queue_s, settings.queue_length
         self._places = Turns(
@@ -87,20 +71,7 @@ class Fleet:
 
     async def open(self) -> None:
         """Settle what an earlier server left: what is kept stays, what ran has ended."""
-        now = time.time()
-        for row in await self.records.sandbox_rows(None, state="running"):
-            kept = row.keep is not None
-            await self.records.change_sandbox(
-                row.id,
-                state="kept" if kept else "ended",
-                ended_at=now,
-                ending="the server ended while it was running",
-            )
-            log.warning(
-                "ended with an earlier server",
-                extra={"sandbox": row.id, "tenant": row.tenant, "kept": kept},
-            )
-        await self.records.forget_ended(now - _REMEMBER_ENDED_S)
+        await self._remembered.settle()
 
     @property
     def residents(self) -> Sequence[Resident]:
@@ -133,12 +104,11 @@ class Fleet:
             raise NotFound(f"no sandbox {quote(id)}", what=id)
         return rows[0]
 
-    async def create(self, caller: Caller, spec: SandboxSpec, origin: Origin = _PLAIN) -> Resident:
+    async def create(self, caller: Caller, spec: SandboxSpec, origin: Origin = PLAIN) -> Resident:
         """Start a sandbox for a tenant, in its turn, or say why it may not have one."""
-        if origin.idempotency is not None:
-            known = await self._answered(caller.tenant, origin)
-            if known is not None:
-                return known
+        known = await self._remembered.answered(caller.tenant, origin)
+        if known is not None:
+            return self.find(caller.tenant, known)
         spec, before = await self.shelves.resolved(caller.tenant, spec)
         wanted = sandbox_settings(spec, caller, self.settings, before)
 
@@ -148,7 +118,8 @@ class Fleet:
             if kept:
                 # It goes on with its disk, so it is the same one.
                 origin = replace(origin, id=kept[-1].id, notes=tuple(kept[-1].notes.items()))
-        return await self._admit(caller, spec, keep, lambda: Sandbox(**wanted), origin)
+        wish = Wish(caller.tenant, spec, keep, origin)
+        return await self._admit(caller, wish, lambda: Sandbox(**wanted))
 
     async def fork(
         self,
@@ -156,7 +127,7 @@ class Fleet:
         snapshot: str,
         spec: SandboxSpec,
         count: int = 1,
-        origin: Origin = _PLAIN,
+        origin: Origin = PLAIN,
     ) -> list[Resident]:
         """Start sandboxes that begin as a snapshot of the tenant was."""
         if spec.policy is not None or spec.template is not None or spec.image is not None:
@@ -175,8 +146,9 @@ class Fleet:
             sandbox.stand_on(found)
             return sandbox
 
+        wish = Wish(caller.tenant, spec, keep, origin)
         outcomes = await asyncio.gather(
-            *(self._admit(caller, spec, keep, make, origin) for _ in range(count)),
+            *(self._admit(caller, wish, make) for _ in range(count)),
             return_exceptions=True,
         )
         started = [outcome for outcome in outcomes if isinstance(outcome, Resident)]
@@ -229,38 +201,20 @@ class Fleet:
         await asyncio.gather(*ending, return_exceptions=True)
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    async def _answered(self, tenant: TenantName, origin: Origin) -> Resident | None:
-        """Return what the same request was answered with before."""
-        rows = await self.records.sandbox_rows(tenant, idempotency=origin.idempotency)
-        if not rows:
-            return None
-        if rows[0].request_sha256 != origin.request_sha256:
-            raise RequestError(
-                f"the idempotency key {quote(origin.idempotency)} came with another request before"
-            )
-        return self.find(tenant, rows[0].id)
-
-    async def _admit(
-        self,
-        caller: Caller,
-        spec: SandboxSpec,
-        keep: str | None,
-        make: Callable[[], Sandbox],
-        origin: Origin,
-    ) -> Resident:
+    async def _admit(self, caller: Caller, wish: Wish, make: Callable[[], Sandbox]) -> Resident:
         """Count it, wait for its turn, remember it, start it; undo all of that if one fails."""
         if self._closing:
             raise GuestGone("the server is being stopped", reason="draining")
         tenant, sandbox = caller.tenant, make()
-        require_wall(spec, sandbox.policy, caller)
+        require_wall(wish.spec, sandbox.policy, caller)
         limits = sandbox.policy.limits
-        timeout_s = timeout_of(spec, limits, self.settings)
+        timeout_s = timeout_of(wish.spec, limits, self.settings)
         self.quotas.reserve(tenant, limits)
         try:
             await self._places.take(tenant)
             try:
                 async with self._starts.taken(tenant):
-                    resident = await self._start(tenant, spec, keep, sandbox, limits, origin)
+                    resident = await self._start(wish, sandbox, limits)
             except BaseException:
                 self._places.give()
                 raise
@@ -270,82 +224,27 @@ class Fleet:
         resident.set_deadline(timeout_s, self._expire)
         return resident
 
-    async def _start(
-        self,
-        tenant: TenantName,
-        spec: SandboxSpec,
-        keep: str | None,
-        sandbox: Sandbox,
-        limits: Limits,
-        origin: Origin,
-    ) -> Resident:
-        now = time.time()
-        row = SandboxRow(
-            id=origin.id or sandbox.id,
-            tenant=tenant,
-            state="running",
-            inner_id=sandbox.id,
-            keep=keep,
-            created_at=now,
-            ended_at=None,
-            ending=None,
-            deadline_at=now + timeout_of(spec, limits, self.settings),
-            # A limit that nobody named is a text of its own kind.
-            spec=msgspec.json.encode(spec, enc_hook=str).decode(),
-            metadata=spec.metadata or {},
-            notes=dict(origin.notes),
-            idempotency=origin.idempotency,
-            request_sha256=origin.request_sha256,
-        )
-        await self._remember(row, again=origin.id is not None)
+    async def _start(self, wish: Wish, sandbox: Sandbox, limits: Limits) -> Resident:
+        row = await self._remembered.begin(wish, sandbox.id, limits)
         try:
             await sandbox.open()
         except BaseException as error:
-            said = str(error) if isinstance(error, CloisterError) else type(error).__name__
-            await self.records.change_sandbox(
-                row.id,
-                state="ended" if keep is None or origin.id is None else "kept",
-                ended_at=time.time(),
-                ending=f"it could not be started: {said}",
-                deadline_at=None,
-                # What failed may be asked for again.
-                idempotency=None,
-            )
+            await self._remembered.failed(wish, row, error)
             raise
         resident = Resident(
             row.id,
-            tenant,
+            wish.tenant,
             sandbox,
             limits,
-            keep=keep,
-            created_at=now,
+            keep=wish.keep,
+            created_at=row.created_at,
             metadata=dict(row.metadata),
             notes=dict(row.notes),
         )
-        self._residents[tenant, row.id] = resident
+        self._residents[wish.tenant, row.id] = resident
         self.started += 1
         self._spawn(self._watch(resident))
         return resident
-
-    async def _remember(self, row: SandboxRow, *, again: bool) -> None:
-        if again:
-            await self.records.change_sandbox(
-                row.id,
-                state="running",
-                inner_id=row.inner_id,
-                ended_at=None,
-                ending=None,
-                deadline_at=row.deadline_at,
-                metadata=row.metadata,
-                spec=row.spec,
-            )
-            return
-        try:
-            await self.records.add_sandbox(row)
-        except AlreadyExists:
-            raise RequestError(
-                f"the request with the idempotency key {quote(row.idempotency)} is being done"
-            ) from None
 
     async def _watch(self, resident: Resident) -> None:
         """Notice that a sandbox ended by itself."""
@@ -372,15 +271,7 @@ class Fleet:
             return
         resident.ended.set()
         resident.clear_deadline()
-        noting = asyncio.ensure_future(
-            self.records.change_sandbox(
-                resident.id,
-                state="ended" if resident.keep is None else "kept",
-                ended_at=time.time(),
-                ending=why,
-                deadline_at=None,
-            )
-        )
+        noting = asyncio.ensure_future(self._remembered.ended(resident, why))
         try:
             await resident.sandbox.stop()
         finally:

@@ -17,8 +17,8 @@ from cloister.model import quote
 from cloister.policy import Policy
 from cloister.server.call import Call, parse_json
 from cloister.server.endpoint import Endpoint
-from cloister.server.fleet import Origin
 from cloister.server.records import SandboxRow
+from cloister.server.remembered import Origin
 from cloister.server.resident import Resident
 from cloister.server.spec import SandboxSpec
 from cloister.server.tenancy import OWNER, Names, TenantName
