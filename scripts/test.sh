@@ -88,7 +88,7 @@ lane_of_owner() {
     step "end to end" "$python" -m pytest -q tests/e2e
     step "e2b: its own clients, unmodified" "$python" -m pytest -q tests/e2b
     step "contract: the same on a server" env CLOISTER_CONTRACT=server "$python" -m pytest -q \
-        tests/contract/test_files.py tests/contract/test_dial.py tests/contract/test_terminal.py
+        tests/contract/test_{bad_input,copy,dial,endings,files,output,run,start,terminal}.py
     step "server: two tenants, real clients" "$python" -m pytest -q tests/server
 }
 

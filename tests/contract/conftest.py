@@ -40,7 +40,12 @@ OF_THE_HOST = {
     "test_a_sandbox_ends_at_its_lifetime",
     "test_an_idle_sandbox_ends_and_a_busy_one_does_not",
     "test_cpu_past_the_limit_is_withheld",
+    "test_a_paused_sandbox_stands_still_and_goes_on",
+    "test_a_paused_sandbox_can_be_ended",
 }
+# Of these modules all: what is recorded, and what is launched ahead, is on the server's disk and in
+# its process; a wall's own programs are its host's.
+MODULES_OF_THE_HOST = ("ledger", "spares", "walls")
 
 
 # What of the contract is run on a slower wall each time; all of it is under `make soak`.
@@ -52,7 +57,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     absent = []
     for item in items:
         item.add_marker(pytest.mark.contract)
-        if TRANSPORTS == ["server"] and item.name.partition("[")[0] in OF_THE_HOST:
+        if TRANSPORTS == ["server"] and _is_of_the_host(item):
             absent.append(item)
             continue
         parameters = getattr(getattr(item, "callspec", None), "params", {})
@@ -68,6 +73,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = [item for item in items if item not in absent]
 
 
+def _is_of_the_host(item: pytest.Item) -> bool:
+    module = item.path.stem.removeprefix("test_")
+    return module in MODULES_OF_THE_HOST or item.name.partition("[")[0] in OF_THE_HOST
+
+
 @cache
 def has_gvisor() -> bool:
     """Whether this host can build that wall at all, which `cloister doctor` says to a person."""
@@ -77,9 +87,11 @@ def has_gvisor() -> bool:
 @pytest.fixture
 async def unified_group(host: str, nothing_stays: None) -> None:
     """Asked for by tests of what only the unified hierarchy can do; root always has it."""
+    if host == "root":
+        return
     async with Sandbox() as sandbox:
         groups = sandbox._running().groups
-        if host != "root" and not any((group / "cgroup.freeze").exists() for group in groups):
+        if not any((group / "cgroup.freeze").exists() for group in groups):
             pytest.skip(NO_UNIFIED)
 
 

@@ -20,8 +20,7 @@ from cloister.e2b.builds import Builds
 from cloister.e2b.control import Desk
 from cloister.e2b.interpreter import routes as interpreter
 from cloister.e2b.pausing import resume_for_traffic
-from cloister.e2b.port_sockets import carry
-from cloister.e2b.ports import bad_gateway, proxy
+from cloister.e2b.ports import bad_gateway, passed_headers, proxy, target_of
 from cloister.e2b.refusal import CallRefused
 from cloister.e2b.sandbox_routes import SANDBOX_ROUTES
 from cloister.e2b.signature import claim_in
@@ -30,6 +29,7 @@ from cloister.e2b.template_routes import TEMPLATE_ROUTES
 from cloister.e2b.volume_routes import VOLUME_ROUTES
 from cloister.errors import Exhausted
 from cloister.server.app import House
+from cloister.server.port_sockets import Opening, carry_socket
 from cloister.server.resident import Resident
 from cloister.store.place import state_directory
 
@@ -143,7 +143,10 @@ class E2BDoor:
         except Exhausted:
             await send({"type": "websocket.close", "code": 4429})
             return
-        await carry(found[0], address[0], scope, receive, send)
+        box, port = found[0], address[0]
+        headers = passed_headers(box, port, scope["headers"])
+        opening = Opening(target_of(scope), headers, scope.get("subprotocols", []))
+        await carry_socket(box.sandbox, port, opening, receive, send)
 
     async def _awake(self, id: str) -> tuple[Box, Resident] | None:
         own = own_id(id)

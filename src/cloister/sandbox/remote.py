@@ -39,9 +39,9 @@ from cloister.policy import Policy, read_policy
 from cloister.remote import Client, server_place
 from cloister.sandbox.fork import Forks, require_count
 from cloister.sandbox.process import require_terminal_size
-from cloister.sandbox.remote_dial import DIAL_BYTES, carry
+from cloister.sandbox.remote_dial import DIAL_BYTES, begin_carrying
 from cloister.sandbox.remote_files import RemoteFiles
-from cloister.sandbox.remote_process import RemoteProcess, read_result
+from cloister.sandbox.remote_process import RemoteProcess, feed_and_capture, read_result
 from cloister.sandbox.remote_spec import spec_of
 from cloister.sandbox.sandbox import WORKSPACE, Sandbox
 
@@ -52,6 +52,8 @@ if TYPE_CHECKING:
     from cloister.store import Snapshot
 
 _MOST_CHANGES = 10_000
+# More input than this is sent while the program reads it; a request is read whole before it begins.
+_MOST_INPUT_BYTES = 256 * 1024
 
 
 class RemoteSandbox(Sandbox):
@@ -181,6 +183,14 @@ class RemoteSandbox(Sandbox):
         data = stdin.encode() if isinstance(stdin, str) else stdin
         if data is not None and not isinstance(data, bytes | bytearray | memoryview):
             raise RequestError(f"stdin is {quote(stdin)}; write text or bytes")
+        if data is not None and len(data) > _MOST_INPUT_BYTES:
+            kept = self.policy.limits.output if output is None else parse_bytes(output, "output")
+            process = await self.start(
+                command, cwd=cwd, env=env, user=user, timeout=timeout, stdin=True
+            )
+            result = await feed_and_capture(process, bytes(data), kept)
+            await self.end_step(command, result)
+            return result
         body = _program(command, cwd, env, user)
         if timeout is not None:
             body["timeout"] = _duration(timeout)
@@ -239,7 +249,8 @@ class RemoteSandbox(Sandbox):
         with self.told_gone():
             socket = await self.client.open_socket(f"{self.place}/ports/{port}/tcp")
         ours, theirs = sockets.socketpair()
-        task = asyncio.create_task(carry(socket, theirs))
+        inner = await asyncio.open_connection(sock=theirs, limit=4 * DIAL_BYTES)
+        task = begin_carrying(socket, *inner)
         self._carrying.add(task)
         task.add_done_callback(self._carrying.discard)
         return await asyncio.open_connection(sock=ours, limit=4 * DIAL_BYTES)

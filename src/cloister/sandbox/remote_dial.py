@@ -4,15 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import json
-import socket as sockets
 from typing import Any
 
 DIAL_BYTES = 64 * 1024
 
 
-async def carry(socket: Any, end: sockets.socket) -> None:
+def begin_carrying(
+    socket: Any, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+) -> asyncio.Task[None]:
     """Copy between a WebSocket and the pair that the caller's stream is the other end of."""
-    reader, writer = await asyncio.open_connection(sock=end, limit=4 * DIAL_BYTES)
+    task = asyncio.create_task(_carry(socket, reader, writer))
+
+    def close(_: object) -> None:
+        # Of a task that is cancelled before its first step, nothing runs that could close these.
+        writer.close()
+        socket.transport.abort()
+
+    task.add_done_callback(close)
+    return task
+
+
+async def _carry(socket: Any, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
 
     async def inward() -> None:
         while data := await reader.read(DIAL_BYTES):
@@ -33,5 +45,4 @@ async def carry(socket: Any, end: sockets.socket) -> None:
     finally:
         sending.cancel()
         await asyncio.gather(sending, return_exceptions=True)
-        writer.close()
         await socket.close()

@@ -42,6 +42,25 @@ def read_result(found: dict[str, Any]) -> Result:
     )
 
 
+async def feed_and_capture(process: Process, data: bytes, limit: int) -> Result:
+    """Give a program all of its input while its output is read, and return how it ended."""
+    feeding = asyncio.create_task(_feed(process, data))
+    try:
+        return await process.capture(limit)
+    finally:
+        feeding.cancel()
+        await asyncio.gather(feeding, return_exceptions=True)
+        await process.stop()
+
+
+async def _feed(process: Process, data: bytes) -> None:
+    if process.stdin is not None:
+        # A program need not read its input.
+        with contextlib.suppress(GuestGone):
+            await process.stdin.write(data)
+        process.stdin.close()
+
+
 class RemoteIncoming(Chunks):
     """Output that comes over the WebSocket; the server waits for what is not read."""
 

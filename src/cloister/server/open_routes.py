@@ -8,7 +8,8 @@ from importlib.metadata import version
 import msgspec
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, PlainTextResponse, Response
-from starlette.routing import BaseRoute, Route
+from starlette.routing import BaseRoute, Route, WebSocketRoute
+from starlette.websockets import WebSocket
 
 from cloister.server.access import Access
 from cloister.server.call import Call
@@ -16,7 +17,7 @@ from cloister.server.endpoint import new_request_id
 from cloister.server.metrics import render_metrics
 from cloister.server.observation import Observation
 from cloister.server.openapi import describe_api, describe_page
-from cloister.server.port_proxy import carry_request
+from cloister.server.port_proxy import carry_messages, carry_request
 from cloister.server.problems import problem_response
 from cloister.server.routes import conversations, endpoints
 from cloister.server.tokens import OWNER_CALLER
@@ -68,12 +69,25 @@ def open_routes(access: Access, observation: Observation) -> list[BaseRoute]:
             call = Call(request, replace(OWNER_CALLER, tenant=tenant), fleet, id)
             body = call.chunks(fleet.settings.upload_bytes)
             inside = fleet.find(tenant, sandbox).sandbox
-            return await carry_request(inside, port, request, request.path_params["rest"], body)
+            return await carry_request(inside, port, request, body)
         except Exception as error:
             return problem_response(error, id)
 
+    async def linked_socket(websocket: WebSocket) -> None:
+        # The link is what lets in, so a page of any origin that knows it may come: the one of the
+        # link itself has none, because its pages are sandboxed.
+        try:
+            tenant, sandbox, port = fleet.links.open(websocket.path_params["link"])
+            access.hold(websocket.scope, tenant)
+            inside = fleet.find(tenant, sandbox).sandbox
+        except Exception as error:
+            await websocket.send_denial_response(problem_response(error, new_request_id()))
+            return
+        await carry_messages(inside, port, websocket)
+
     return [
         Route("/links/{link}/{rest:path}", linked, methods=_METHODS),
+        WebSocketRoute("/links/{link}/{rest:path}", linked_socket),
         Route("/healthz", healthz),
         Route("/readyz", readyz),
         Route("/metrics", metrics),

@@ -5,14 +5,18 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator
 from typing import Any
+from urllib.parse import quote
 
 import h11
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
+from starlette.types import Scope
+from starlette.websockets import WebSocket
 
 from cloister.errors import GuestError
 from cloister.sandbox import Sandbox
 from cloister.server.disconnect import unless_gone
+from cloister.server.port_sockets import Opening, carry_socket
 
 _PIECE_BYTES = 64 * 1024
 _MOST_HEADER_BYTES = 64 * 1024
@@ -33,6 +37,9 @@ _OF_ALL_PAGES = frozenset(
     )
 )
 _DROPPED = _NOT_PASSED | _OF_ALL_PAGES
+# How many segments of a path come before those of the server inside, with the empty one before the
+# first slash: of /v1/sandboxes/ID/ports/N/http and of /links/LINK.
+_BEFORE = {b"v1": 7, b"links": 3}
 # So long a server inside may read nothing of what it is sent.
 _READ_S = 60.0
 # What a page of a sandbox could do to other pages of this server is kept from it.
@@ -44,13 +51,13 @@ _ADDED = [
 
 
 async def carry_request(
-    sandbox: Sandbox, port: int, request: Request, path: str, body: AsyncGenerator[bytes, None]
+    sandbox: Sandbox, port: int, request: Request, body: AsyncGenerator[bytes, None]
 ) -> Response:
     """Carry a request to a port inside and return its answer."""
     reader, writer = await sandbox.dial(port)
     protocol = h11.Connection(h11.CLIENT, _MOST_HEADER_BYTES)
     try:
-        await _send(protocol, writer, port, request, path, body)
+        await _send(protocol, writer, port, request, body)
         head = await unless_gone(request, _head(protocol, reader))
         if not isinstance(head, h11.Response):
             raise GuestError(f"what listens on port {port} closed the connection")
@@ -69,22 +76,39 @@ async def carry_request(
     return response
 
 
+async def carry_messages(sandbox: Sandbox, port: int, websocket: WebSocket) -> None:
+    """Carry a WebSocket that is not accepted yet to a port inside."""
+    scope = websocket.scope
+    opening = Opening(_target(scope), _passed(scope, port), scope.get("subprotocols", []))
+    await carry_socket(sandbox, port, opening, websocket.receive, websocket.send)
+
+
+def _passed(scope: Scope, port: int) -> list[tuple[bytes, bytes]]:
+    headers = [pair for pair in scope["headers"] if pair[0].lower() not in _DROPPED]
+    return [*headers, (b"host", f"localhost:{port}".encode())]
+
+
+def _target(scope: Scope) -> bytes:
+    """Return what comes after the address of the port, as it was written, with its query."""
+    whole: bytes = scope.get("raw_path") or quote(scope["path"]).encode()
+    segments = whole.partition(b"?")[0].split(b"/")
+    rest = b"/".join(segments[_BEFORE[segments[1]] :])
+    query: bytes = scope["query_string"]
+    return b"/" + rest.lstrip(b"/") + (b"?" + query if query else b"")
+
+
 async def _send(
     protocol: h11.Connection,
     writer: asyncio.StreamWriter,
     port: int,
     request: Request,
-    path: str,
     body: AsyncGenerator[bytes, None],
 ) -> None:
-    headers = [pair for pair in request.headers.raw if pair[0].lower() not in _DROPPED]
-    headers += [(b"host", f"localhost:{port}".encode()), (b"connection", b"close")]
+    headers = [*_passed(request.scope, port), (b"connection", b"close")]
     has_body = "content-length" in request.headers or "transfer-encoding" in request.headers
     if has_body:
         headers.append((b"transfer-encoding", b"chunked"))
-    query = request.scope["query_string"]
-    target = b"/" + path.encode().lstrip(b"/") + (b"?" + query if query else b"")
-    head = h11.Request(method=request.method, target=target, headers=headers)
+    head = h11.Request(method=request.method, target=_target(request.scope), headers=headers)
     writer.write(protocol.send(head) or b"")
     if has_body:
         async for chunk in body:

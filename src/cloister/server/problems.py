@@ -88,14 +88,23 @@ def problem_of(error: BaseException, request: str) -> Problem:
         said = f"the server failed; its log has the reason under {request}"
         return Problem(_TITLES[500], 500, said, "HostError", request)
     described = describe_error(error)
+    details = {**described["details"], "message": error.message}
     return Problem(
         title=_TITLES.get(status, "error"),
         status=status,
-        detail=str(error),
+        detail=_text(str(error)),
         error=described["kind"],
         request=request,
-        details={**described["details"], "message": error.message},
+        details={
+            name: _text(value) if isinstance(value, str) else value
+            for name, value in details.items()
+        },
     )
+
+
+def _text(words: str) -> str:
+    # A path may have bytes that are no text, and JSON has no word for those.
+    return words.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
 def problem_response(error: BaseException, request: str) -> Response:

@@ -1,4 +1,4 @@
-"""Ports of a sandbox: HTTP carried there and back, and TCP in a WebSocket."""
+"""Ports of a sandbox: HTTP and WebSockets carried there and back, and TCP in a WebSocket."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from cloister.errors import RequestError
 from cloister.model import quote
 from cloister.server.call import Call
 from cloister.server.endpoint import Conversation, Endpoint
-from cloister.server.port_proxy import carry_request
+from cloister.server.port_proxy import carry_messages, carry_request
 
 _PIECE_BYTES = 64 * 1024
 _LONGEST_LINK_S = 24 * 3600.0
@@ -67,9 +67,14 @@ async def _proxy(call: Call) -> Response:
     port = parse_port(call.request.path_params["port"])
     if not isinstance(call.request, Request):
         raise RequestError("this connection has no body")
-    path = call.request.path_params["rest"]
     body = call.chunks(call.fleet.settings.upload_bytes)
-    return await carry_request(resident.sandbox, port, call.request, path, body)
+    return await carry_request(resident.sandbox, port, call.request, body)
+
+
+async def _proxy_socket(call: Call, websocket: WebSocket) -> None:
+    resident = call.resident()
+    port = parse_port(call.request.path_params["port"])
+    await carry_messages(resident.sandbox, port, websocket)
 
 
 class LinkRequest(msgspec.Struct, forbid_unknown_fields=True):
@@ -116,4 +121,5 @@ ENDPOINTS = (
 _TCP = "/v1/sandboxes/{id}/ports/{port}/tcp"
 CONVERSATIONS = (
     Conversation(_TCP, "sandboxes:write", _tunnel, "Connect to a port inside, byte for byte"),
+    Conversation(_HTTP, "sandboxes:write", _proxy_socket, "Open a WebSocket of a server inside"),
 )

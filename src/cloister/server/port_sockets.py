@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from dataclasses import dataclass
 
-from starlette.types import Receive, Scope, Send
+from starlette.types import Receive, Send
 from websockets.client import ClientProtocol
 from websockets.exceptions import InvalidURI, WebSocketException
 from websockets.frames import Frame, Opcode
@@ -13,9 +14,8 @@ from websockets.protocol import State
 from websockets.typing import Subprotocol
 from websockets.uri import parse_uri
 
-from cloister.e2b.box import Box
-from cloister.e2b.ports import passed_headers, target_of
 from cloister.errors import CloisterError
+from cloister.sandbox import Sandbox
 
 _MOST_MESSAGE_BYTES = 2**20
 _CHUNK_BYTES = 64 * 1024
@@ -29,23 +29,40 @@ _OF_THE_HANDSHAKE = frozenset(
 )
 
 
-async def carry(box: Box, port: int, scope: Scope, receive: Receive, send: Send) -> None:
-    """Connect to a port inside and pass messages both ways until one side closes."""
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """What a server inside is to see of the request that opens a WebSocket."""
+
+    target: bytes
+    headers: list[tuple[bytes, bytes]]
+    subprotocols: list[str]
+
+
+async def carry_socket(
+    sandbox: Sandbox, port: int, opening: Opening, receive: Receive, send: Send
+) -> None:
+    """Connect to a port inside and pass messages both ways until one side closes.
+
+    Nothing has been received from the client yet, so that it is refused before it is accepted.
+    """
     if (await receive())["type"] != "websocket.connect":
         return
     try:
-        reader, writer = await box.sandbox.dial(port)
+        reader, writer = await sandbox.dial(port)
     except CloisterError:
         await send({"type": "websocket.close", "code": 1014, "reason": "port is not open"})
         return
     inner = _Inner(reader, writer)
     try:
         async with asyncio.timeout(_ANSWER_S):
-            subprotocol = await inner.shake_hands(box, port, scope)
+            subprotocol = await inner.shake_hands(opening)
     except (TimeoutError, OSError, EOFError, InvalidURI):
         await send({"type": "websocket.close", "code": 1014, "reason": "no websocket inside"})
         writer.close()
         return
+    except BaseException:
+        writer.close()
+        raise
     await send({"type": "websocket.accept", "subprotocol": subprotocol})
     inward = asyncio.ensure_future(inner.pass_in(receive))
     outward = asyncio.ensure_future(inner.pass_out(send))
@@ -66,17 +83,16 @@ class _Inner:
         self._writer = writer
         self._protocol: ClientProtocol
 
-    async def shake_hands(self, box: Box, port: int, scope: Scope) -> str | None:
-        headers = passed_headers(box, port, scope["headers"])
-        host = dict(headers).get(b"host", b"localhost").decode("latin-1")
-        wanted = [Subprotocol(name) for name in scope.get("subprotocols", [])]
+    async def shake_hands(self, opening: Opening) -> str | None:
+        host = dict(opening.headers).get(b"host", b"localhost").decode("latin-1")
+        wanted = [Subprotocol(name) for name in opening.subprotocols]
         self._protocol = ClientProtocol(
-            parse_uri(f"ws://{host}{target_of(scope).decode('latin-1')}"),
+            parse_uri(f"ws://{host}{opening.target.decode('latin-1')}"),
             subprotocols=wanted or None,
             max_size=_MOST_MESSAGE_BYTES,
         )
         request = self._protocol.connect()
-        for name, value in headers:
+        for name, value in opening.headers:
             if name.lower() not in _OF_THE_HANDSHAKE:
                 request.headers[name.decode("latin-1")] = value.decode("latin-1")
         self._protocol.send_request(request)
