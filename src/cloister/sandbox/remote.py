@@ -8,13 +8,11 @@ import os
 import socket as sockets
 import weakref
 from base64 import b64encode
-from collections.abc import AsyncIterator, Generator, Iterator, Mapping, Sequence
-from datetime import datetime
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 from cloister.errors import (
     CloisterError,
-    Exhausted,
     GuestGone,
     NotFound,
     RequestError,
@@ -43,15 +41,14 @@ from cloister.sandbox.remote_dial import DIAL_BYTES, begin_carrying
 from cloister.sandbox.remote_files import RemoteFiles
 from cloister.sandbox.remote_process import RemoteProcess, feed_and_capture, read_result
 from cloister.sandbox.remote_spec import spec_of
+from cloister.sandbox.remote_state import RemoteDifferences, read_snapshot, which
 from cloister.sandbox.sandbox import WORKSPACE, Sandbox
 
 if TYPE_CHECKING:
-    from cloister.model.changes import Change
     from cloister.model.traffic import Traffic
     from cloister.sandbox.process import Process
     from cloister.store import Snapshot
 
-_MOST_CHANGES = 10_000
 # More input than this is sent while the program reads it; a request is read whole before it begins.
 _MOST_INPUT_BYTES = 256 * 1024
 
@@ -198,7 +195,7 @@ class RemoteSandbox(Sandbox):
             body["stdin"] = b64encode(data).decode()
         if output is not None:
             body["output"] = parse_bytes(output, "output")
-        return read_result(await self._ask("POST", "/run", body))
+        return read_result(await self.ask_server("POST", "/run", body))
 
     async def start(
         self,
@@ -228,7 +225,8 @@ class RemoteSandbox(Sandbox):
         self._started.add(process)
         return process
 
-    async def _ask(self, method: str, below: str, value: Any = None, /, **query: Any) -> Any:
+    async def ask_server(self, method: str, below: str, value: Any = None, /, **query: Any) -> Any:
+        """Ask the server about this sandbox, at a path below its own."""
         with self.told_gone():
             return await self.client.ask(method, self.place + below, value, **query)
 
@@ -257,56 +255,56 @@ class RemoteSandbox(Sandbox):
 
     async def pause(self) -> None:
         """Stop every process inside; memory stays, no CPU is used."""
-        await self._ask("POST", "/pause")
+        await self.ask_server("POST", "/pause")
         self._is_held = True
 
     async def resume(self) -> None:
         """Let every process inside continue."""
-        await self._ask("POST", "/resume")
+        await self.ask_server("POST", "/resume")
         self._is_held = False
 
     async def snapshot(self, name: str | None = None) -> Snapshot:
         """Save what is on its disk now; programs go on. With a name it is kept until removed."""
-        return _snapshot(await self._ask("POST", "/snapshots", {"name": name}))
+        return read_snapshot(await self.ask_server("POST", "/snapshots", {"name": name}))
 
     async def snapshots(self) -> tuple[Snapshot, ...]:
         """Return its snapshots and those it came from, oldest first."""
-        found = await self._ask("GET", "/snapshots")
-        return tuple(_snapshot(each) for each in found["snapshots"])
+        found = await self.ask_server("GET", "/snapshots")
+        return tuple(read_snapshot(each) for each in found["snapshots"])
 
     async def rewind(self, to: Snapshot | str | int) -> Snapshot:
         """Go back to a snapshot, its name, or the number of a step. Programs inside end."""
-        return _snapshot(await self._ask("POST", "/rewind", {"to": _which(to)}))
+        return read_snapshot(await self.ask_server("POST", "/rewind", {"to": which(to)}))
 
     async def end_step(
         self, command: str | Sequence[str | bytes], result: Result | None = None
     ) -> None:
         """End a step of the history, if there is one."""
-        await self._ask("POST", "/steps", _program(command, None, None, None))
+        await self.ask_server("POST", "/steps", _program(command, None, None, None))
 
     def diff(  # type: ignore[override]
         self, below: str = "/", *, since: Snapshot | str | int | None = None
     ) -> RemoteDifferences:
         """Return what changed in one tree since the image, or since a snapshot."""
-        return RemoteDifferences(self, below, None if since is None else str(_which(since)))
+        return RemoteDifferences(self, below, None if since is None else str(which(since)))
 
     async def usage(self) -> SandboxUsage:
         """Return what the whole sandbox consumes now."""
-        found = await self._ask("GET", "/usage")
+        found = await self.ask_server("GET", "/usage")
         return SandboxUsage(**{"cpu_s": None, "peak_pids": None, **found})
 
     async def traffic(self) -> Traffic:
         """Return what it has asked of the network, and what came of it."""
         from cloister.model.traffic import Traffic, TrafficEvent
 
-        found = await self._ask("GET", "/traffic")
+        found = await self.ask_server("GET", "/traffic")
         return Traffic(tuple(TrafficEvent(**each) for each in found["events"]), found["lost"])
 
     async def wait_ended(self) -> None:
         """Wait until it has ended, whoever ends it."""
         while self._is_open:
             try:
-                if (await self._ask("GET", "/end", wait=30))["ended"]:
+                if (await self.ask_server("GET", "/end", wait=30))["ended"]:
                     return
             except CloisterError:
                 return
@@ -324,38 +322,13 @@ class RemoteSandbox(Sandbox):
             if place is None:
                 raise RequestError("CLOISTER_URL names no server")
             body = {"count": require_count(count), "sandbox": spec_of(Policy(), None, changes)}
-            path = f"/v1/snapshots/{_which(snapshot)}/fork"
+            path = f"/v1/snapshots/{which(snapshot)}/fork"
             found = await Client.of(place).ask("POST", path, body)
             forks = [cls(**changes) for _ in found["sandboxes"]]
             opened = zip(forks, found["sandboxes"], strict=True)
             return [await fork._opened(each) for fork, each in opened]
 
         return Forks(start)
-
-
-class RemoteDifferences:
-    """What a sandbox on a server changed: `await` it, or go through it with `async for`."""
-
-    def __init__(self, sandbox: RemoteSandbox, below: str, since: str | None) -> None:
-        self._sandbox = sandbox
-        self._query = {"below": below, "since": since}
-
-    def __await__(self) -> Generator[Any, None, tuple[Change, ...]]:
-        return self._collect().__await__()
-
-    async def _collect(self) -> tuple[Change, ...]:
-        from cloister.model.changes import Change
-
-        found = await self._sandbox._ask("GET", "/diff", None, **self._query)
-        if not found["complete"]:
-            raise Exhausted(
-                f"more than {_MOST_CHANGES} paths changed; compare less at once", limit="output"
-            )
-        return tuple(Change.from_json(each) for each in found["changes"])
-
-    async def __aiter__(self) -> AsyncIterator[Change]:
-        for change in await self._collect():
-            yield change
 
 
 def _program(
@@ -378,25 +351,3 @@ def _program(
 
 def _duration(value: float | str) -> float | str:
     return UNLIMITED if value == UNLIMITED else parse_duration(value, "timeout")
-
-
-def _which(snapshot: Snapshot | str | int) -> str | int:
-    return snapshot if isinstance(snapshot, str | int) else snapshot.id
-
-
-def _snapshot(found: dict[str, Any]) -> Snapshot:
-    from cloister.store import Snapshot
-
-    return Snapshot(
-        id=found["id"],
-        name=found.get("name"),
-        sandbox=found["sandbox"],
-        parent=found.get("parent"),
-        created_at=datetime.fromisoformat(found["created_at"]).timestamp(),
-        step=found.get("step"),
-        command=found.get("command"),
-        method=found["method"],
-        image=found.get("image"),
-        policy="",
-        chain=(),
-    )
