@@ -35,6 +35,7 @@ from cloister.model import (
 )
 from cloister.policy import Policy, read_policy
 from cloister.remote import Client, server_place
+from cloister.remote.heartbeat import LEASE_S, heartbeat
 from cloister.sandbox.fork import Forks, require_count
 from cloister.sandbox.process import require_terminal_size
 from cloister.sandbox.remote_dial import DIAL_BYTES, begin_carrying
@@ -64,7 +65,7 @@ class RemoteSandbox(Sandbox):
         if place is None:
             raise RequestError("CLOISTER_URL names no server")
         self._at = place
-        self._spec = spec_of(self.policy, policy, settings)
+        self._spec = _leased(spec_of(self.policy, policy, settings))
         self._copies = [each for each in self.policy.mounts if each.mode is MountMode.COPY]
         self._fork_of: str | None = None
         self._is_open = False
@@ -106,6 +107,8 @@ class RemoteSandbox(Sandbox):
         self.adopt(policy, {}, found.get("working_directory", WORKSPACE))
         self._was_reopened = found.get("reopened", False)
         self._is_open = True
+        if "lease" in self._spec:
+            heartbeat(self._at).add(self)
         try:
             for mount in self._copies:
                 if not self._was_reopened:
@@ -127,6 +130,7 @@ class RemoteSandbox(Sandbox):
         if not self._is_open:
             return
         self._is_open = False
+        heartbeat(self._at).remove(self)
         try:
             await self.client.ask("DELETE", f"/v1/sandboxes/{self.id}/running")
         except (NotFound, GuestGone):
@@ -321,7 +325,8 @@ class RemoteSandbox(Sandbox):
             place = server_place()
             if place is None:
                 raise RequestError("CLOISTER_URL names no server")
-            body = {"count": require_count(count), "sandbox": spec_of(Policy(), None, changes)}
+            spec = _leased(spec_of(Policy(), None, changes))
+            body = {"count": require_count(count), "sandbox": spec}
             path = f"/v1/snapshots/{which(snapshot)}/fork"
             found = await Client.of(place).ask("POST", path, body)
             forks = [cls(**changes) for _ in found["sandboxes"]]
@@ -329,6 +334,11 @@ class RemoteSandbox(Sandbox):
             return [await fork._opened(each) for fork, each in opened]
 
         return Forks(start)
+
+
+def _leased(spec: dict[str, Any]) -> dict[str, Any]:
+    """Have the server end a sandbox whose client was killed; what is kept is for the next one."""
+    return spec if "keep" in spec else {**spec, "lease": LEASE_S}
 
 
 def _program(

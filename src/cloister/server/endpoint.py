@@ -9,12 +9,13 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
-from starlette.requests import Request
+from starlette.requests import HTTPConnection, Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route, WebSocketRoute
 from starlette.websockets import WebSocket
 
 from cloister.server.access import Access
+from cloister.server.attention import attended, is_done_inside
 from cloister.server.call import Call, answer
 from cloister.server.observation import Observation
 from cloister.server.problems import problem_of, problem_response, status_of
@@ -54,6 +55,8 @@ class Conversation:
 def route_of(endpoint: Endpoint, access: Access, observation: Observation) -> BaseRoute:
     """Return the route of an endpoint: who calls is found out before anything else is done."""
 
+    is_inside = is_done_inside(endpoint.path)
+
     async def serve(request: Request) -> Response:
         id, begun = new_request_id(), time.monotonic()
         caller = None
@@ -61,7 +64,8 @@ def route_of(endpoint: Endpoint, access: Access, observation: Observation) -> Ba
             caller = await access.caller(request)
             caller.require(endpoint.scope)
             call = Call(request, caller, access.fleet, id)
-            outcome = await endpoint.act(call)
+            async with attended(access.fleet, caller.tenant, _sandbox(request, is_inside)):
+                outcome = await endpoint.act(call)
             response = (
                 outcome if isinstance(outcome, Response) else answer(outcome, endpoint.status)
             )
@@ -79,13 +83,16 @@ def route_of(endpoint: Endpoint, access: Access, observation: Observation) -> Ba
 def websocket_of(one: Conversation, access: Access, observation: Observation) -> BaseRoute:
     """Return the route of a WebSocket."""
 
+    is_inside = is_done_inside(one.path)
+
     async def serve(websocket: WebSocket) -> None:
         id, begun = new_request_id(), time.monotonic()
         caller, status = None, 101
         try:
             caller = await access.caller(websocket)
             caller.require(one.scope)
-            await one.converse(Call(websocket, caller, access.fleet, id), websocket)
+            async with attended(access.fleet, caller.tenant, _sandbox(websocket, is_inside)):
+                await one.converse(Call(websocket, caller, access.fleet, id), websocket)
         except asyncio.CancelledError:
             raise
         except Exception as error:
@@ -95,6 +102,10 @@ def websocket_of(one: Conversation, access: Access, observation: Observation) ->
             observation.websocket(one, websocket, caller, status, begun, id)
 
     return WebSocketRoute(one.path, serve)
+
+
+def _sandbox(connection: HTTPConnection, is_inside: bool) -> str | None:
+    return connection.path_params["id"] if is_inside else None
 
 
 async def _refuse(websocket: WebSocket, error: Exception, id: str) -> None:

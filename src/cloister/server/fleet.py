@@ -7,6 +7,7 @@ import logging
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
+from functools import partial
 
 import msgspec
 
@@ -19,6 +20,8 @@ from cloister.errors import (
 from cloister.model import Limits, quote
 from cloister.sandbox import Sandbox
 from cloister.sandbox.fork import require_count
+from cloister.server.dozing import doze
+from cloister.server.lease import Lease
 from cloister.server.links import Links
 from cloister.server.quotas import Quotas
 from cloister.server.records import Records, SandboxRow
@@ -92,6 +95,28 @@ class Fleet:
                 raise why.with_traceback(None)  # Or it would hold every request that asked.
             raise NotFound(f"no sandbox {quote(id)} is running", what=id)
         return resident
+
+    def peek(self, tenant: TenantName, id: str) -> Resident | None:
+        """Return a live sandbox of a tenant, if it has one of that id."""
+        resident = self._residents.get((tenant, id))
+        return None if resident is None or resident.ended.is_set() else resident
+
+    async def rouse(self, resident: Resident) -> None:
+        """Let one go on that its deadline held still, for as long as it was given before."""
+        if not resident.is_dozing:
+            return
+        async with resident.rousing:
+            if resident.is_dozing:
+                await resident.sandbox.resume()
+                resident.is_dozing = False
+                await self.extend(resident.tenant, resident.id, resident.timeout_s)
+
+    def renew(self, tenant: TenantName, id: str) -> bool:
+        """Renew the lease of a tenant's sandbox; False if there is no such sandbox any more."""
+        resident = self.peek(tenant, id)
+        if resident is not None and resident.lease is not None:
+            resident.lease.renew()
+        return resident is not None
 
     def of_tenant(self, tenant: TenantName) -> list[Resident]:
         """Return the live sandboxes of a tenant."""
@@ -222,6 +247,10 @@ class Fleet:
             self.quotas.release(tenant, limits)
             raise
         resident.set_deadline(timeout_s, self._expire)
+        if wish.spec.at_timeout == "pause":
+            resident.at_deadline = partial(doze, self)
+        if wish.spec.lease is not None:
+            resident.lease = Lease(wish.spec.lease, partial(self._lapse, resident))
         return resident
 
     async def _start(self, wish: Wish, sandbox: Sandbox, limits: Limits) -> Resident:
@@ -256,6 +285,9 @@ class Fleet:
                 self._exhausted.popitem(last=False)
         await self._end(resident, "it ended by itself" if why is None else str(why))
 
+    def _lapse(self, resident: Resident) -> None:
+        self._spawn(self._end(resident, "its lease was not renewed: its client is gone"))
+
     def _expire(self, resident: Resident) -> None:
         self._spawn(self._reach_deadline(resident))
 
@@ -271,6 +303,8 @@ class Fleet:
             return
         resident.ended.set()
         resident.clear_deadline()
+        if resident.lease is not None:
+            resident.lease.end()
         noting = asyncio.ensure_future(self._remembered.ended(resident, why))
         try:
             await resident.sandbox.stop()

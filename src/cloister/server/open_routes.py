@@ -68,8 +68,9 @@ def open_routes(access: Access, observation: Observation) -> list[BaseRoute]:
             # Whoever has the link acts for its tenant, at this port and nowhere else.
             call = Call(request, replace(OWNER_CALLER, tenant=tenant), fleet, id)
             body = call.chunks(fleet.settings.upload_bytes)
-            inside = fleet.find(tenant, sandbox).sandbox
-            return await carry_request(inside, port, request, body)
+            resident = fleet.find(tenant, sandbox)
+            await fleet.rouse(resident)
+            return await carry_request(resident.sandbox, port, request, body)
         except Exception as error:
             return problem_response(error, id)
 
@@ -79,11 +80,12 @@ def open_routes(access: Access, observation: Observation) -> list[BaseRoute]:
         try:
             tenant, sandbox, port = fleet.links.open(websocket.path_params["link"])
             access.hold(websocket.scope, tenant)
-            inside = fleet.find(tenant, sandbox).sandbox
+            resident = fleet.find(tenant, sandbox)
+            await fleet.rouse(resident)
         except Exception as error:
             await websocket.send_denial_response(problem_response(error, new_request_id()))
             return
-        await carry_messages(inside, port, websocket)
+        await carry_messages(resident.sandbox, port, websocket)
 
     return [
         Route("/links/{link}/{rest:path}", linked, methods=_METHODS),

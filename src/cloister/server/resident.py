@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from cloister.model import Limits
 from cloister.sandbox import Sandbox
+from cloister.server.lease import Lease
 from cloister.server.tenancy import TenantName
 
 if TYPE_CHECKING:
@@ -40,6 +41,12 @@ class Resident:
         # What a protocol in front of the server wants remembered with it.
         self.notes = notes
         self.deadline_at: float | None = None
+        # What a deadline was last set to, in seconds.
+        self.timeout_s = 0.0
+        self.lease: Lease | None = None
+        # Held still by its deadline, and not by its owner.
+        self.is_dozing = False
+        self.rousing = asyncio.Lock()
         self.processes: dict[str, HeldProcess] = {}
         # Instead of ending it at its deadline.
         self.at_deadline: Callable[[Resident], Awaitable[None]] | None = None
@@ -58,6 +65,7 @@ class Resident:
     def set_deadline(self, timeout_s: float, expire: Callable[[Resident], None]) -> None:
         """End it after so many seconds from now."""
         self.clear_deadline()
+        self.timeout_s = timeout_s
         self.deadline_at = time.time() + timeout_s
         loop = asyncio.get_running_loop()
         self._timer = loop.call_later(timeout_s, expire, self)

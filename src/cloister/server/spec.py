@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -54,6 +54,10 @@ class SandboxSpec(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True
     label: str | None = None
     # Seconds until it is ended, or kept; counted from the start or from the last change.
     timeout: float | None = None
+    # What becomes of it then: it is ended, or held still until something is asked of it.
+    at_timeout: Literal["end", "pause"] = "end"
+    # Seconds after which it is ended if nobody asks anything of it or renews this.
+    lease: float | None = None
     metadata: dict[str, str] | None = None
 
 
@@ -66,6 +70,7 @@ def sandbox_settings(
     """
     names = Names(caller.tenant)
     require_metadata(spec.metadata or {})
+    _require_lease(spec.lease, settings)
     wanted: dict[str, Any] = {
         name: getattr(spec, name) for name in _PLAIN if getattr(spec, name) is not None
     }
@@ -177,6 +182,11 @@ def parse_timeout(value: float | None, settings: Settings) -> float:
             f"timeout is {value:g} s; it may be above 0 and up to {settings.longest_timeout_s:g} s"
         )
     return value
+
+
+def _require_lease(value: float | None, settings: Settings) -> None:
+    if value is not None and not 1 <= value <= settings.longest_timeout_s:
+        raise RequestError(f"lease is {value:g} s; it may be 1 to {settings.longest_timeout_s:g} s")
 
 
 def require_metadata(metadata: dict[str, str]) -> None:

@@ -82,6 +82,18 @@ class Timeout(msgspec.Struct, forbid_unknown_fields=True):
     timeout: float
 
 
+class Leases(msgspec.Struct, forbid_unknown_fields=True):
+    """Sandboxes whose client lives."""
+
+    sandboxes: list[str]
+
+
+class Renewed(msgspec.Struct):
+    """Those of them that are no more."""
+
+    gone: list[str]
+
+
 def info_of(resident: Resident) -> SandboxInfo:
     """Return what a client may know of a live sandbox."""
     sandbox = resident.sandbox
@@ -235,6 +247,14 @@ async def _timeout(call: Call) -> SandboxInfo:
     return info_of(await call.fleet.extend(call.caller.tenant, resident.id, wanted.timeout))
 
 
+async def _renew(call: Call) -> Renewed:
+    wanted = await call.body(Leases)
+    for id in wanted.sandboxes:
+        call.require_sandbox(id)
+    tenant = call.caller.tenant
+    return Renewed([id for id in wanted.sandboxes if not call.fleet.renew(tenant, id)])
+
+
 async def _pause(call: Call) -> SandboxInfo:
     resident = call.resident()
     await resident.sandbox.pause()
@@ -245,6 +265,7 @@ async def _resume(call: Call) -> SandboxInfo:
     id = call.request.path_params["id"]
     call.require_sandbox(id)
     resident = await call.fleet.wake(call.caller, id)
+    await call.fleet.rouse(resident)
     if resident.sandbox.is_paused:
         await resident.sandbox.resume()
     return info_of(resident)
@@ -284,6 +305,12 @@ ENDPOINTS = (
         *("PUT", f"{_ONE}/timeout", _WRITE, _timeout, "Set how long it may still run"),
         takes=Timeout,
         gives=SandboxInfo,
+    ),
+    Endpoint(
+        *("POST", "/v1/leases", _WRITE, _renew),
+        "Say that the client of these sandboxes lives",
+        takes=Leases,
+        gives=Renewed,
     ),
     Endpoint(
         "POST", f"{_ONE}/pause", _WRITE, _pause, "Hold every process still", gives=SandboxInfo
