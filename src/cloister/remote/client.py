@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
 import weakref
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from typing import TYPE_CHECKING, Any
@@ -169,7 +170,12 @@ def problem_error(problem: object) -> CloisterError:
     found = problem.get("details")
     details = dict(found) if isinstance(found, dict) else {}
     message = details.pop("message", problem.get("detail"))
-    return error_from({"kind": problem["error"], "message": message, "details": details})
+    number = details.pop("kernel_errno", None)
+    error = error_from({"kind": problem["error"], "message": message, "details": details})
+    if isinstance(number, int):
+        # What the kernel there said, for those who ask an error for its cause.
+        error.__cause__ = OSError(number, os.strerror(number))
+    return error
 
 
 def _error(body: bytes, status: int) -> CloisterError:

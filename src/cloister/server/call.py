@@ -52,9 +52,12 @@ class Call:
         """Return the query as a type; what it does not have is refused."""
         return parse_query(self.request, kind)
 
-    async def body(self, kind: type[Struct]) -> Struct:
-        """Return the body as a type; what it does not have is refused."""
-        data = await self.read(self.fleet.settings.body_bytes)
+    async def body(self, kind: type[Struct], at_least: int = 0) -> Struct:
+        """Return the body as a type; what it does not have is refused.
+
+        It may have as many bytes as the server's settings say, and `at_least` so many.
+        """
+        data = await self.read(max(self.fleet.settings.body_bytes, at_least))
         return parse_json(data, kind)
 
     async def read(self, limit: int) -> bytes:

@@ -40,6 +40,9 @@ class Endpoint:
     # Where bodies are bytes and not JSON.
     takes_bytes: bool = False
     gives_bytes: bool = False
+    # What it answers beside its status and errors, and whether the status is somebody else's.
+    further: tuple[tuple[int, str], ...] = ()
+    gives_any_status: bool = False
 
 
 @dataclass(frozen=True, slots=True)

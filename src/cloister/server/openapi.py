@@ -10,9 +10,10 @@ from typing import Any
 import msgspec
 
 from cloister.server.endpoint import Conversation, Endpoint
-from cloister.server.problems import Problem
+from cloister.server.problems import STATUSES, Problem
 
 _REF = "#/components/schemas/{name}"
+_PROBLEM = "#/components/responses/Problem"
 _PARAMETER = re.compile(r"{(\w+)(?::path)?}")
 
 
@@ -43,6 +44,12 @@ def describe_api(
         "x-websockets": sockets,
         "components": {
             "schemas": components,
+            "responses": {
+                "Problem": {
+                    "description": "what went wrong",
+                    "content": {"application/problem+json": {"schema": known[repr(Problem)]}},
+                }
+            },
             "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
         },
     }
@@ -51,7 +58,6 @@ def describe_api(
 def _operation(
     endpoint: Endpoint, known: dict[str, Any], components: dict[str, Any]
 ) -> dict[str, Any]:
-    problem = {"application/problem+json": {"schema": known[repr(Problem)]}}
     answer: dict[str, Any] = {"description": endpoint.summary}
     if endpoint.gives_bytes:
         answer["content"] = {"application/octet-stream": {}}
@@ -62,10 +68,7 @@ def _operation(
         "summary": endpoint.summary,
         "description": f"Needs the scope `{endpoint.scope}`.",
         "parameters": _parameters(endpoint, components),
-        "responses": {
-            str(endpoint.status): answer,
-            "default": {"description": "what went wrong", "content": problem},
-        },
+        "responses": {str(endpoint.status): answer, **_refusals(endpoint)},
     }
     if endpoint.takes_bytes:
         body = {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}
@@ -74,6 +77,13 @@ def _operation(
         content = {"application/json": {"schema": known[repr(endpoint.takes)]}}
         operation["requestBody"] = {"required": False, "content": content}
     return operation
+
+
+def _refusals(endpoint: Endpoint) -> dict[str, Any]:
+    told = {str(status): {"$ref": _PROBLEM} for status in STATUSES}
+    if endpoint.gives_any_status:
+        return {**told, "default": {"description": "what the server inside answers"}}
+    return {**told, **{str(status): {"description": said} for status, said in endpoint.further}}
 
 
 def _parameters(endpoint: Endpoint, components: dict[str, Any]) -> list[dict[str, Any]]:

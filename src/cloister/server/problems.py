@@ -54,6 +54,8 @@ _LIMIT_STATUSES = {
     "inodes": 507,
     "memory": 507,
 }
+# Every status that an error can have; a limit of the sandbox's own ends it, which is 410.
+STATUSES = tuple(sorted({*_STATUSES.values(), *_LIMIT_STATUSES.values(), 429}))
 _TENANT_LIMITS = ("sandboxes", "requests", "queue", "cpus", "pids")
 
 
@@ -89,6 +91,8 @@ def problem_of(error: BaseException, request: str) -> Problem:
         return Problem(_TITLES[500], 500, said, "HostError", request)
     described = describe_error(error)
     details = {**described["details"], "message": error.message}
+    if isinstance(error.__cause__, OSError) and error.__cause__.errno is not None:
+        details["kernel_errno"] = error.__cause__.errno
     return Problem(
         title=_TITLES.get(status, "error"),
         status=status,

@@ -290,6 +290,7 @@ ENDPOINTS = (
         *("GET", f"{_FILES}/content", _WRITE, _read, "Read a file, with an ETag"),
         query=ReadQuery,
         gives_bytes=True,
+        further=((304, "it is what If-None-Match names"),),
     ),
     Endpoint(
         *("PUT", f"{_FILES}/content", _WRITE, _write),

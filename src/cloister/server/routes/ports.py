@@ -106,6 +106,7 @@ _PROXIES = tuple(
         *(method, _HTTP, "sandboxes:write", _proxy, "Ask a server inside, by HTTP"),
         takes_bytes=method in ("POST", "PUT", "PATCH"),
         gives_bytes=True,
+        gives_any_status=True,
     )
     for method in ("GET", "POST", "PUT", "PATCH", "DELETE")
 )

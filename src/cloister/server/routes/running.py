@@ -17,6 +17,8 @@ from cloister.server.spec import SandboxSpec
 
 # An answer is held whole before it is sent; what says more is started, and listened to.
 _MOST_OUTPUT_BYTES = 64 * 2**20
+# The kernel takes 2 MiB of arguments; in base64 and with what is around them they are this at most.
+_PROGRAM_BYTES = 4 * 2**20
 
 
 class RunRequest(Program, kw_only=True, omit_defaults=True):
@@ -51,14 +53,14 @@ async def run_in(sandbox: Sandbox, wanted: RunRequest, limit_bytes: int) -> RunR
 
 async def _run(call: Call) -> RunResult:
     resident = call.resident()
-    wanted = await call.body(RunRequest)
+    wanted = await call.body(RunRequest, _PROGRAM_BYTES)
     work = run_in(resident.sandbox, wanted, call.fleet.settings.upload_bytes)
     return await unless_gone(call.request, work)
 
 
 async def _run_once(call: Call) -> RunResult:
     call.require_any_sandbox()
-    wanted = await call.body(OneShot)
+    wanted = await call.body(OneShot, _PROGRAM_BYTES)
 
     async def live() -> RunResult:
         resident = await call.fleet.create(call.caller, wanted.sandbox)
@@ -73,7 +75,7 @@ async def _run_once(call: Call) -> RunResult:
 
 async def _end_step(call: Call) -> None:
     resident = call.resident()
-    wanted = await call.body(Program)
+    wanted = await call.body(Program, _PROGRAM_BYTES)
     await resident.sandbox.end_step(wanted.words())
 
 
