@@ -17,6 +17,9 @@ _BUFFER = bytearray(128 * 1024)
 _VIEW = memoryview(_BUFFER)
 # Readings of one connection before others have their turn.
 _TURNS = 4
+# What waits for a program inside, when much is coming. It is on this machine, so no more is needed
+# to keep it busy, and so much stays in the processor's cache until it is read.
+_NEAR_QUEUE_BYTES = 256 * 1024
 
 
 class Pump:
@@ -29,9 +32,11 @@ class Pump:
         pipes: Pipes,
         on_moved: Callable[[int], None],
         on_over: Callable[[OSError | None], None],
+        sink_is_near: bool,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._source, self._sink = source, sink
+        self._sink_is_near = sink_is_near
         self._pipes = pipes
         self._pipe: Pipe | None = None
         self._held = b""
@@ -81,6 +86,8 @@ class Pump:
         if count == len(_BUFFER):
             # Much is coming: from now on without copying it, if a pipe is free.
             self._pipe = self._pipes.take()
+            if self._sink_is_near:
+                self._sink.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _NEAR_QUEUE_BYTES)
             return True
         return False
 
@@ -153,8 +160,8 @@ class Relay:
         self._timer = self._loop.call_later(idle_s, self._look)
         self.bytes_out = 0
         self.bytes_in = 0
-        self._out = Pump(near, far, pipes, self._moved_out, self._ended)
-        self._in = Pump(far, near, pipes, self._moved_in, self._ended)
+        self._out = Pump(near, far, pipes, self._moved_out, self._ended, False)
+        self._in = Pump(far, near, pipes, self._moved_in, self._ended, True)
 
     def begin_in(self) -> None:
         """Pass on what comes from outside."""
