@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import functools
+import json
 import os
 import socket
+from collections.abc import Mapping
 from typing import Any
 
 from cloister.egress import control
@@ -18,6 +21,8 @@ from cloister.egress.ward import Depth, Ward
 from cloister.policy import Egress, Policy
 
 _DOORS = 6
+# Of a sandbox that is served for the first time, and whose requests are not read.
+_USUAL: Mapping[str, Any] = {"book": {}, "used": {}, "depth": None, "values": {}}
 
 
 class Gateway:
@@ -79,11 +84,11 @@ class Gateway:
     def _obey(self, frame: dict[str, Any], fds: list[int]) -> None:
         """Do what a frame says; descriptors that are kept are taken out of the list."""
         match frame:
-            case {"do": "serve", "sandbox": str(id)} if len(fds) == _DOORS + 1:
-                content = control.read_document(fds[_DOORS])
+            case {"do": "serve", "sandbox": str(id)} if len(fds) in (_DOORS, _DOORS + 1):
+                more = control.read_document(fds[_DOORS]) if len(fds) > _DOORS else {}
                 doors = fds[:_DOORS]
                 del fds[:_DOORS]
-                self._serve(id, content, doors)
+                self._serve(id, {**_USUAL, **frame, **more}, doors)
             case {"do": "forget", "sandbox": str(id), "number": int(number)}:
                 intake = self._intakes.pop(id, None)
                 self._wards.pop(id, None)
@@ -109,8 +114,7 @@ class Gateway:
         self._loop.call_soon(self._loop.call_soon, self._reports.tell_last, id, number)
 
     def _serve(self, id: str, content: dict[str, Any], doors: list[int]) -> None:
-        egress = Egress.from_dict(content["egress"])
-        policy = Policy(egress=egress, secrets=content["secrets"])
+        policy = _policy(content["terms"])
         ward = self._wards[id] = Ward(
             id,
             policy,
@@ -128,6 +132,13 @@ class Gateway:
             old.close()
         intake = self._intakes[id] = Intake(ward, doors)
         intake.begin()
+
+
+@functools.lru_cache(maxsize=64)
+def _policy(terms: str) -> Policy:
+    """Return what a sandbox may reach. Many are told the same."""
+    tables = json.loads(terms)
+    return Policy(egress=Egress.from_dict(tables["egress"]), secrets=tables["secrets"])
 
 
 def _depth(content: dict[str, str] | None) -> Depth | None:

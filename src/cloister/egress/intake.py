@@ -18,6 +18,12 @@ from cloister.egress.ward import Ward
 # How long a door stays shut when the process has no descriptor left, or questions come too fast.
 _PAUSE_S = 0.05
 _DATAGRAMS_AT_ONCE = 32
+_NETLINK_NETFILTER = 12
+# Family, type and protocol of each door, which need not be asked of the kernel.
+_TCP = (socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+_NAMES = (socket.AF_INET, socket.SOCK_DGRAM, socket.IPPROTO_UDP)
+_REFUSALS = (socket.AF_NETLINK, socket.SOCK_RAW, _NETLINK_NETFILTER)
+_KINDS = (_TCP, _NAMES, _TCP, _TCP, _TCP, _REFUSALS)
 
 
 class Intake:
@@ -26,7 +32,9 @@ class Intake:
     def __init__(self, ward: Ward, fds: Sequence[int]) -> None:
         self._loop = asyncio.get_running_loop()
         self._ward = ward
-        self._doors = [socket.socket(fileno=fd) for fd in fds]
+        self._doors = [
+            socket.socket(*kind, fileno=fd) for kind, fd in zip(_KINDS, fds, strict=True)
+        ]
         for door in self._doors:
             door.setblocking(False)
         tcp, self._questions, names_tcp, http_proxy, socks, self._refusals = self._doors
@@ -44,23 +52,24 @@ class Intake:
 
     def begin(self) -> None:
         """Take what has come and what comes."""
+        # By number: of a socket that it does not watch asyncio asks the kernel both its names.
         self._listen()
-        self._loop.add_reader(self._questions, self._on_questions)
-        self._loop.add_reader(self._refusals, self._on_refusals)
+        self._loop.add_reader(self._questions.fileno(), self._on_questions)
+        self._loop.add_reader(self._refusals.fileno(), self._on_refusals)
 
     def _listen(self) -> None:
         for door in (*self._ways, self._names_tcp):
-            self._loop.add_reader(door, self._on_connection, door)
+            self._loop.add_reader(door.fileno(), self._on_connection, door)
 
     def _pause(self, *doors: socket.socket) -> None:
         for door in doors:
-            self._loop.remove_reader(door)
+            self._loop.remove_reader(door.fileno())
 
     def close(self) -> None:
         """Take nothing more; what is open is reset."""
         self._closed = True
         for door in self._doors:
-            self._loop.remove_reader(door)
+            self._loop.remove_reader(door.fileno())
             door.close()
         for task in self._open:
             task.cancel()
@@ -95,7 +104,7 @@ class Intake:
 
     def _resume(self, door: socket.socket) -> None:
         if not self._closed and not self._is_full:
-            self._loop.add_reader(door, self._on_connection, door)
+            self._loop.add_reader(door.fileno(), self._on_connection, door)
 
     def _on_done(self, task: asyncio.Task[None]) -> None:
         self._open.discard(task)
@@ -145,7 +154,7 @@ class Intake:
 
         def resume() -> None:
             if not self._closed:
-                self._loop.add_reader(door, then)
+                self._loop.add_reader(door.fileno(), then)
 
         self._pause(door)
         self._loop.call_later(_DATAGRAMS_AT_ONCE / rate, resume)

@@ -36,6 +36,8 @@ class Pump:
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._source, self._sink = source, sink
+        # By number: of a socket that it does not watch asyncio asks the kernel both its names.
+        self._source_fd, self._sink_fd = source.fileno(), sink.fileno()
         self._sink_is_near = sink_is_near
         self._pipes = pipes
         self._pipe: Pipe | None = None
@@ -46,7 +48,7 @@ class Pump:
 
     def begin(self, first: bytes = b"") -> None:
         """Start, with bytes that were read before."""
-        self._loop.add_reader(self._source, self._readable)
+        self._loop.add_reader(self._source_fd, self._readable)
         if first:
             self._on_moved(0)
             try:
@@ -101,8 +103,8 @@ class Pump:
             self._wait_for_sink()
 
     def _wait_for_sink(self) -> None:
-        self._loop.remove_reader(self._source)
-        self._loop.add_writer(self._sink, self._writable)
+        self._loop.remove_reader(self._source_fd)
+        self._loop.add_writer(self._sink_fd, self._writable)
 
     def _writable(self) -> None:
         try:
@@ -118,8 +120,8 @@ class Pump:
             self._end(error)
             return
         if not self._held and (self._pipe is None or not self._pipe.filled):
-            self._loop.remove_writer(self._sink)
-            self._loop.add_reader(self._source, self._readable)
+            self._loop.remove_writer(self._sink_fd)
+            self._loop.add_reader(self._source_fd, self._readable)
 
     def _end(self, error: OSError | None) -> None:
         if not self.is_over:
@@ -132,9 +134,9 @@ class Pump:
             return
         self.is_over = True
         if self._source.fileno() >= 0:
-            self._loop.remove_reader(self._source)
+            self._loop.remove_reader(self._source_fd)
         if self._sink.fileno() >= 0:
-            self._loop.remove_writer(self._sink)
+            self._loop.remove_writer(self._sink_fd)
         if self._pipe is not None:
             self._pipes.give_back(self._pipe)
             self._pipe = None

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import importlib.util
 import itertools
+import json
 import os
 import socket
 import subprocess
@@ -20,7 +22,7 @@ from cloister.errors import HostError, Unsupported
 from cloister.model import SandboxId
 from cloister.node.held_questions import Ask, HeldQuestions
 from cloister.node.traffic_log import TrafficLog
-from cloister.policy import Policy
+from cloister.policy import Egress, Policy, SecretBinding
 from cloister.runtime.doors import Doors
 
 if TYPE_CHECKING:
@@ -37,6 +39,8 @@ _SETTLE_S = 1.0
 # A gateway that takes no word for so long serves nobody either.
 _SEND_S = 2.0
 _MAX_STDERR = 4096
+# In a frame; longer ones travel in a document.
+_LONGEST_TERMS = 16 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,13 +98,14 @@ class GatewayKeeper:
 
     def begin(self) -> None:
         """Start the gateway if it does not run; `wait_ready` says what came of it."""
+        if self._process is not None or self._restarting is not None:
+            return
         missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
         if missing:
             raise Unsupported(
                 f"egress needs the Python package {missing[0]}; pip install 'cloister[egress]'"
             )
-        if self._process is None and self._restarting is None:
-            self._start()
+        self._start()
 
     async def wait_ready(self) -> None:
         """Wait until the gateway serves, or raise HostError."""
@@ -164,17 +169,23 @@ class GatewayKeeper:
 
     def _hand_over(self, id: SandboxId, served: _Served) -> None:
         served.log.begin()
-        tables = served.policy.as_dict()
+        frame = {
+            "do": "serve",
+            "sandbox": id,
+            "terms": _terms(served.policy.egress, served.policy.secrets),
+        }
         content = {
-            "egress": tables["egress"],
-            "secrets": tables.get("secrets", {}),
             "book": served.log.book,
             "used": served.log.used,
             **(_NOTHING if served.provisions is None else served.provisions.document()),
         }
-        document = control.document(content)
+        if not any(content.values()) and len(frame["terms"]) <= _LONGEST_TERMS:
+            # Nothing secret and nothing long, as most are.
+            self._send(frame, served.doors.fds)
+            return
+        document = control.document({"terms": frame.pop("terms"), **content})
         try:
-            self._send({"do": "serve", "sandbox": id}, (*served.doors.fds, document))
+            self._send(frame, (*served.doors.fds, document))
         finally:
             os.close(document)
 
@@ -353,6 +364,13 @@ class GatewayKeeper:
             self._process.stderr.close()
         # Not ours to wait for.
         self._process = None
+
+
+@functools.lru_cache(maxsize=64)
+def _terms(egress: Egress | None, secrets: tuple[SecretBinding, ...]) -> str:
+    """Return what the gateway is told of a policy: the same text for every sandbox of it."""
+    tables = Policy(egress=egress, secrets=secrets).as_dict()
+    return json.dumps({"egress": tables["egress"], "secrets": tables.get("secrets", {})})
 
 
 def _settle(settled: asyncio.Future[None] | None) -> None:
