@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import select
 import threading
 from collections import defaultdict
 from typing import Protocol
 
+from cloister.node.process_look import NOTHING, Insides, Look
 from cloister.node.process_socket import (
     EXEC,
     EXECUTIONS,
@@ -20,17 +20,12 @@ from cloister.node.process_socket import (
     ProcessSocket,
 )
 
-_INSIDE = re.compile(rb"\nNSpid:[\t0-9]*\t([0-9]+)\n")
-# The kernel takes no longer arguments than that (a quarter of an 8 MiB stack, by default).
-_MOST_ARGV_BYTES = 2 * 2**20
-_SOME_BYTES = 4096
-
-# The arguments of a program, None where it was over before; and its number inside.
-Look = tuple[tuple[bytes, ...] | None, int | None]
-
 
 class Hearer(Protocol):
     """Who is told, by whoever drains. Process numbers are those of the host."""
+
+    def knows(self, pid: int) -> bool:
+        """Whether it is told of this process at all."""
 
     def forked(self, parent: int, child: int) -> None:
         """A process made another one."""
@@ -63,6 +58,7 @@ class ProcessEvents:
             raise
         self._wake = os.eventfd(0, os.EFD_CLOEXEC)
         self._closed = False
+        self._insides = Insides()
         self._lock = threading.Lock()
         self._looks: defaultdict[int, list[Look]] = defaultdict(list)
         # Executions that were told before they were looked at; what is seen later is of no use.
@@ -71,6 +67,16 @@ class ProcessEvents:
         self._thread = threading.Thread(target=self._watch, name="cloister-exec", daemon=True)
         self._thread.start()
 
+    def watch(self, first_pid: int) -> None:
+        """Look at the programs of this process's namespace too."""
+        with self._lock:
+            self._insides.add(first_pid)
+
+    def unwatch(self, first_pid: int) -> None:
+        """Look at them no more."""
+        with self._lock:
+            self._insides.remove(first_pid)
+
     def close(self) -> None:
         """End the thread; not to be called by it."""
         self._closed = True
@@ -78,12 +84,14 @@ class ProcessEvents:
         self._thread.join()
         self._urgent.close()
         self._all.close()
+        self._insides.close()
         os.close(self._wake)
 
     def abandon(self) -> None:
         """Let go of the descriptors, as a forked child must, in which there is no thread."""
         self._urgent.abandon()
         self._all.abandon()
+        self._insides.close()
         os.close(self._wake)
 
     def _watch(self) -> None:
@@ -97,22 +105,27 @@ class ProcessEvents:
         waiting.register(self._wake, select.POLLIN)
         while not self._closed:
             waiting.poll()
-            self._look_at_new()
+            # One: when there are more, the next wait is none.
+            self._look_at_one()
             if not self._some.is_set():
                 self._some.set()
 
-    def _look_at_new(self) -> None:
-        while (event := self._urgent.take()) is not None:
-            # What is missed here is told without its arguments, and said so.
-            if isinstance(event, Overrun) or event[0] != EXEC:
-                continue
-            pid = event[2]
-            look = _look(pid)
-            with self._lock:
-                if self._told.get(pid):
-                    self._told[pid] -= 1
-                else:
-                    self._looks[pid].append(look)
+    def _look_at_one(self) -> bool:
+        """Look at the program that began first; False when there is none to look at."""
+        event = self._urgent.take()
+        if event is None:
+            return False
+        # What is missed here is told without its arguments, and said so.
+        if isinstance(event, Overrun) or event[0] != EXEC:
+            return True
+        pid = event[2]
+        with self._lock:
+            look = self._insides.look(pid)
+            if self._told.get(pid):
+                self._told[pid] -= 1
+            else:
+                self._looks[pid].append(look)
+        return True
 
     def wait(self, most_s: float) -> None:
         """Return when there is something to drain, or the time is over."""
@@ -122,7 +135,8 @@ class ProcessEvents:
 
     def drain(self) -> None:
         """Tell of everything that has happened so far; by one thread at a time."""
-        self._look_at_new()
+        while self._look_at_one():
+            continue
         while (event := self._all.take()) is not None:
             if isinstance(event, Overrun):
                 self._recover(event)
@@ -143,7 +157,7 @@ class ProcessEvents:
                     self._looks[pid] = looks[1:]
                 return looks[0]
             self._told[pid] += 1
-        return _look(pid)
+            return self._insides.look(pid) if self._hearer.knows(pid) else NOTHING
 
     def _recover(self, overrun: Overrun) -> None:
         with self._lock:
@@ -151,29 +165,3 @@ class ProcessEvents:
             self._told.clear()
         count, self._missed = overrun.count - self._missed, overrun.count
         self._hearer.missed(max(1, count))
-
-
-def _look(pid: int) -> Look:
-    """Read what a process is called, if it still is: a short one may be gone by now."""
-    line = _read(f"/proc/{pid}/cmdline", _MOST_ARGV_BYTES)
-    if not line:
-        return None, None
-    found = _INSIDE.search(_read(f"/proc/{pid}/status", _SOME_BYTES))
-    inside = None if found is None else int(found[1])
-    return tuple(line.removesuffix(b"\0").split(b"\0")), inside
-
-
-def _read(path: str, most_bytes: int) -> bytes:
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return b""
-    try:
-        data = os.read(fd, _SOME_BYTES)
-        if len(data) == _SOME_BYTES and most_bytes > _SOME_BYTES:
-            data += os.read(fd, most_bytes)
-        return data
-    except OSError:
-        return b""
-    finally:
-        os.close(fd)

@@ -101,6 +101,7 @@ class _Processes:
                 threading.Thread(
                     target=self._run, args=arguments, name="cloister-ledger", daemon=True
                 ).start()
+            self._events.watch(watch.root.pid)
             self._known[watch.root.pid] = watch.root
             self._watches[watch.root.pid] = watch
         return watch
@@ -128,6 +129,8 @@ class _Processes:
         with self._lock:
             if self._watches.get(watch.root.pid) is watch:
                 del self._watches[watch.root.pid]
+                if self._events is not None:
+                    self._events.unwatch(watch.root.pid)
             for seen in self._inside(watch):
                 del self._known[seen.pid]
                 if seen.parent is not None:
@@ -149,6 +152,9 @@ class _Processes:
 
     def _inside(self, watch: Watch) -> list[Seen]:
         return [seen for seen in self._known.values() if seen.told is watch.root.told]
+
+    def knows(self, pid: int) -> bool:
+        return pid in self._known
 
     def forked(self, parent: int, child: int) -> None:
         above = self._known.get(parent)
