@@ -47,15 +47,18 @@ class Contest:
     dropped: Mapping[str, str]
 
 
-async def take_turns(contenders: Mapping[str, Turn], rounds: int) -> Contest:
+async def take_turns(
+    contenders: Mapping[str, Turn], rounds: int, *, least_turns: int = 3
+) -> Contest:
     """Measure in rounds, so that whatever else the machine does hits all contenders alike.
 
     The order within a round is drawn anew, from a fixed seed: no one always comes after the
     same one.
 
     Each contender warms up with one turn that is not counted; "ours" comes first. A slow one
-    sits out most rounds, or it would leave the quick ones too few. A peer that fails drops out
-    with its reason; if we fail, there is nothing to compare and the failure goes up.
+    sits out most rounds, or it would leave the quick ones too few, but has `least_turns`. A peer
+    that fails drops out with its reason; if we fail, there is nothing to compare and the failure
+    goes up.
     """
     taken: dict[str, list[float]] = {name: [] for name in contenders}
     sits_out: dict[str, int] = {}
@@ -81,7 +84,7 @@ async def take_turns(contenders: Mapping[str, Turn], rounds: int) -> Contest:
                 turn_s = time.perf_counter() - began
                 if name == "ours":
                     slow_s = max(SLOW_TURN_S, SLOW_TIMES * turn_s)
-                sits_out[name] = min(max(1, int(turn_s / slow_s)), max(1, rounds // 3))
+                sits_out[name] = min(max(1, int(turn_s / slow_s)), max(1, rounds // least_turns))
             else:
                 taken[name].append(value)
     kept = {name: summarise(values) for name, values in taken.items() if name not in dropped}

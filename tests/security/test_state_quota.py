@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from cloister import Exhausted, Limits, Reason, Sandbox, Volume
+from cloister import CannotEnforce, Exhausted, Limits, Reason, Sandbox, Volume
 from cloister.node import Node, stock
-from cloister.node.holding import LEAST_FILE_BYTES
 from cloister.store import Store
 from cloister.store import btrfs_calls as calls
+from cloister.store.counting import LEAST_FILE_BYTES
 from cloister.store.pool import detach_pool, make_pool
 
 pytestmark = [
@@ -198,6 +198,21 @@ async def test_a_volume_is_full_at_its_size(store: Store) -> None:
             assert (await sandbox.run("head -c 8M /dev/urandom > own && sync own")).ok
         await one.run("rm /mnt/small/*; sync /mnt/small")
         assert (await other.run("echo room > /mnt/small/x && sync /mnt/small/x")).ok
+
+
+async def test_the_size_of_a_volume_bounds_the_number_of_its_files(store: Store) -> None:
+    most = 2 * MIB // LEAST_FILE_BYTES
+    with pytest.raises(CannotEnforce, match="files cannot be enforced"):
+        await Volume.create("few", 2 * MIB, inodes=most - 1)
+    with pytest.raises(CannotEnforce, match="files cannot be enforced"):
+        await Volume.create("few", "unlimited", inodes=most)
+    assert (await Volume.create("few", 2 * MIB, inodes=most)).limit_inodes == most
+    async with bounded(volumes=["few:/mnt/few"]) as sandbox:
+        command = ["/usr/bin/python3", "-c", EMPTY]
+        result = await sandbox.run(command, cwd="/mnt/few", timeout=60)
+        assert result.reason is Reason.DISK
+        assert most // 8 < int(result.stdout.split()[0]) < most
+        assert (await sandbox.run("echo room > file && sync file")).ok
 
 
 async def wait_room(store: Store) -> None:

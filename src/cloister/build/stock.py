@@ -6,6 +6,7 @@ import asyncio
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -224,14 +225,29 @@ class Volume:
         """How much it may hold; None is without a limit."""
         return self.stored.limit_bytes
 
+    @property
+    def limit_inodes(self) -> int | None:
+        """How many files it may hold; None is as many as fit."""
+        return self.stored.limit_inodes
+
     @classmethod
-    async def create(cls, name: str, size: int | str, *, user: str | int | User = "user") -> Self:
-        """Make an empty volume of a size, or "unlimited"; `user` is whose it is inside."""
+    async def create(
+        cls,
+        name: str,
+        size: int | str,
+        *,
+        inodes: int | None = None,
+        user: str | int | User = "user",
+    ) -> Self:
+        """Make an empty volume of a size, or "unlimited"; `user` is whose it is inside.
+
+        `inodes` is how many files it may hold: taken where its size bounds them, refused otherwise.
+        """
         size_bytes = None if size == UNLIMITED else parse_bytes(size, "size")
         uid, gid = owner_on_disk(parse_user(user))
         store = await open_store()
-        made = await asyncio.to_thread(store.volumes.create, name, size_bytes, uid=uid, gid=gid)
-        return cls(made)
+        make = partial(store.volumes.create, name, size_bytes, inodes=inodes, uid=uid, gid=gid)
+        return cls(await asyncio.to_thread(make))
 
     @classmethod
     async def find(cls, name: str) -> Self:

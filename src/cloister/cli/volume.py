@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -40,11 +41,17 @@ def volume() -> None:
     "--size", metavar="SIZE", required=True, help='Bytes it may hold, such as 4GiB, or "unlimited".'
 )
 @click.option(
+    "--inodes",
+    metavar="COUNT",
+    type=click.IntRange(min=1),
+    help="Files and directories it may hold; taken where its size bounds them.",
+)
+@click.option(
     "--user", metavar="USER", default="user", show_default=True, help="Whose it is inside."
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the volume as one JSON object.")
 @click.argument("name")
-def create(name: str, size: str, user: str, as_json: bool) -> int:
+def create(name: str, size: str, inodes: int | None, user: str, as_json: bool) -> int:
     """Make an empty volume.
 
     For example: `cloister volume create cache --size 4GiB`
@@ -53,7 +60,11 @@ def create(name: str, size: str, user: str, as_json: bool) -> int:
     if size_bytes is not None and size_bytes < _LEAST_BYTES:
         raise RequestError(f"--size is {size}; write at least {format_bytes(_LEAST_BYTES)}")
     uid, gid = _on_disk(parse_user(user, "--user"))
-    return session.run_until_signal(lambda: _create(name, size_bytes, uid, gid, as_json))
+
+    def make(store: Store) -> Volume:
+        return store.volumes.create(name, size_bytes, inodes=inodes, uid=uid, gid=gid)
+
+    return session.run_until_signal(lambda: _create(make, size_bytes, as_json))
 
 
 def _on_disk(user: User) -> tuple[int, int]:
@@ -72,14 +83,14 @@ def _on_disk(user: User) -> tuple[int, int]:
     return uid, gid
 
 
-async def _create(name: str, size_bytes: int | None, uid: int, gid: int, as_json: bool) -> int:
+async def _create(make: Callable[[Store], Volume], size_bytes: int | None, as_json: bool) -> int:
     store = await open_store()
     if size_bytes is not None and not store.driver.holds_quota:
         raise Unsupported(
             "the store cannot stop a writer at a number of bytes here; run `cloister setup "
             "storage` as root first, or write --size unlimited"
         )
-    made = await asyncio.to_thread(store.volumes.create, name, size_bytes, uid=uid, gid=gid)
+    made = await asyncio.to_thread(make, store)
     click.echo(json.dumps(_describe(store, made)) if as_json else made.name)
     return 0
 
@@ -88,6 +99,7 @@ def _describe(store: Store, volume: Volume) -> dict[str, Any]:
     return {
         "name": volume.name,
         "size_bytes": volume.limit_bytes,
+        "inodes": volume.limit_inodes,
         "used_bytes": store.volumes.used_bytes(volume),
         "created_at": volume.created_at,
     }

@@ -4,17 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cloister.errors import CannotEnforce
 from cloister.model import UNLIMITED, Limits
 from cloister.policy import Policy, Storage
 
 if TYPE_CHECKING:
     from cloister.store import Store
 
-# The least that an inode takes of a limit on btrfs, an item of 160 bytes and two keys; a file with
-# the shortest of names takes 360 (measured).
-LEAST_FILE_BYTES = 200
-_MIB = 2**20
 _USUAL_INODES = Limits().inodes
 
 
@@ -31,18 +26,15 @@ def as_held(policy: Policy, store: Store) -> Policy:
 
 def require_countable(policy: Policy, store: Store) -> None:
     """Refuse a number of files that was asked for and that the bytes of the disk do not bound."""
-    limits, holds = policy.limits, store.driver.holds_quota
+    limits = policy.limits
     if policy.storage is not Storage.DISK or limits.inodes == _USUAL_INODES:
         return
-    if holds and limits.disk is not None and limits.disk // LEAST_FILE_BYTES <= limits.inodes:
-        return
-    ways = 'leave inodes out, or set storage = "memory"'
-    fitting = limits.inodes * LEAST_FILE_BYTES // _MIB
-    if holds and fitting:
-        ways = f"set disk to {fitting}MiB, which cannot hold more files; {ways}"
-    raise CannotEnforce(
-        f"the limit of {limits.inodes} files cannot be enforced",
-        limit="inodes",
-        why="a disk of the store counts bytes, those of names included, and not files",
-        enable=ways,
+    from cloister.store.counting import require_bounded
+
+    require_bounded(
+        limits.inodes,
+        limits.disk,
+        holds_quota=store.driver.holds_quota,
+        setting="disk",
+        ways='leave inodes out, or set storage = "memory"',
     )

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from cloister.errors import AlreadyExists, Busy, NotFound, Unsupported
 from cloister.model import quote
+from cloister.store.counting import require_bounded
 from cloister.store.disks import is_nearly_full
 from cloister.store.driver import BENCH
 from cloister.store.locks import sweep_locks, take_lock
@@ -21,6 +22,7 @@ from cloister.store.stand_in import as_owner
 from cloister.store.trees import Trees
 
 _SUFFIX = ".volume"
+_FOUND = "SELECT volumes.*, trees.limit_inodes FROM volumes JOIN trees ON trees.id = volumes.tree"
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +35,7 @@ class Volume:
     uid: int
     gid: int
     created_at: float
+    limit_inodes: int | None = None
 
 
 class Volumes:
@@ -42,17 +45,36 @@ class Volumes:
         self._trees = trees
         self._locks = locks
 
-    def create(self, name: str, size_bytes: int | None, *, uid: int = 0, gid: int = 0) -> Volume:
-        """Make an empty volume. `uid` and `gid` are as on disk: the ids inside where root runs."""
+    def create(
+        self,
+        name: str,
+        size_bytes: int | None,
+        *,
+        inodes: int | None = None,
+        uid: int = 0,
+        gid: int = 0,
+    ) -> Volume:
+        """Make an empty volume. `uid` and `gid` are as on disk: the ids inside where root runs.
+
+        A number of `inodes` is refused that its size does not keep.
+        """
         tree = f"volumes/{parse_name(name, 'a volume name')}"
         trees, driver = self._trees, self._trees.driver
         if size_bytes is not None and not driver.holds_quota:
             raise Unsupported(driver.no_quota)
+        if inodes is not None:
+            require_bounded(
+                inodes,
+                size_bytes,
+                holds_quota=driver.holds_quota,
+                setting="its size",
+                ways="leave inodes out",
+            )
         trees.require_room()
         if trees.records.one("SELECT 1 FROM volumes WHERE name = ?", (name,)) is not None:
             raise _taken(name)
         with trees.records.writing(durable=False) as connection:
-            trees.begin(connection, tree, limit_bytes=size_bytes)
+            trees.begin(connection, tree, limit_bytes=size_bytes, limit_inodes=inodes)
         try:
             driver.make(trees.path(tree))
             driver.limit(trees.path(tree), size_bytes)
@@ -71,7 +93,7 @@ class Volumes:
 
     def find(self, name: str) -> Volume:
         """Return the volume of that name."""
-        row = self._trees.records.one("SELECT * FROM volumes WHERE name = ?", (name,))
+        row = self._trees.records.one(f"{_FOUND} WHERE volumes.name = ?", (name,))
         if row is None:
             raise NotFound(
                 f"no volume {quote(name)}; make one with `cloister volume create`", what=name
@@ -80,12 +102,12 @@ class Volumes:
 
     def list(self) -> list[Volume]:
         """Return all volumes by name."""
-        rows = self._trees.records.all("SELECT * FROM volumes ORDER BY name")
+        rows = self._trees.records.all(f"{_FOUND} ORDER BY volumes.name")
         return [self._volume(row) for row in rows]
 
     def _volume(self, row: sqlite3.Row) -> Volume:
         path = self._trees.path(row["tree"]) / BENCH
-        facts = (row["limit_bytes"], row["uid"], row["gid"], row["created_at"])
+        facts = (row["limit_bytes"], row["uid"], row["gid"], row["created_at"], row["limit_inodes"])
         return Volume(row["name"], path, *facts)
 
     @contextmanager
