@@ -22,6 +22,8 @@ SETTINGS = """
 unlimited_disk = true
 hosts = ["localhost", "127.0.0.1", "*.localhost"]
 slow_client_s = "5s"
+[tenants.tight]
+sandboxes = 3
 """
 
 

@@ -41,6 +41,7 @@ class Box:
         token: str,
         traffic_token: str,
         most_upload_bytes: int,
+        sessions: Sessions | None = None,
     ) -> None:
         self.sandbox = sandbox
         self.id = id
@@ -48,15 +49,10 @@ class Box:
         self.most_upload_bytes = most_upload_bytes
         self.token = token
         self.traffic_token = None if terms.is_open_to_traffic else traffic_token
-        self.variables = {
-            "E2B_SANDBOX": "true",
-            "E2B_SANDBOX_ID": id,
-            "E2B_TEMPLATE_ID": terms.template,
-            **sandbox.policy.env,
-        }
+        self.variables = variables_of(sandbox, id, terms.template)
         self.processes = ProcessTable(sandbox, self.variables)
         self.watches = Watches(sandbox)
-        self.sessions = Sessions(sandbox, self.variables)
+        self.sessions = sessions or Sessions(sandbox, self.variables)
         # Whether any file was ever given metadata: it is dear to read, and most have none.
         self.has_metadata = False
 
@@ -79,6 +75,12 @@ class Box:
         await self.sessions.close()
         await self.watches.close()
         await self.processes.close()
+
+
+def variables_of(sandbox: Sandbox, id: str, template: str) -> dict[str, str]:
+    """Return what every program in a sandbox has in its environment."""
+    known = {"E2B_SANDBOX": "true", "E2B_SANDBOX_ID": id, "E2B_TEMPLATE_ID": template}
+    return {**known, **sandbox.policy.env}
 
 
 def public_id(id: str) -> str:

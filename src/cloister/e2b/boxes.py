@@ -9,14 +9,17 @@ import hmac
 import json
 import os
 import secrets
+import weakref
 from collections.abc import Coroutine, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from cloister.e2b.box import Box, Terms, public_id
+from cloister.e2b.box import Box, Terms, public_id, variables_of
+from cloister.e2b.interpreter.sessions import Sessions
 from cloister.e2b.signature import Claim
 from cloister.errors import CloisterError
+from cloister.sandbox import Sandbox
 from cloister.server.resident import Resident
 from cloister.store.place import make_private
 
@@ -33,6 +36,8 @@ class Boxes:
         self._boxes: dict[str, Box] = {}
         self._residents: dict[str, Resident] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        # Kernels of sandboxes that were started ahead, and that nobody has asked for yet.
+        self._ahead: weakref.WeakKeyDictionary[Sandbox, Sessions] = weakref.WeakKeyDictionary()
 
     def of(self, resident: Resident) -> Box:
         """Return the box of a live sandbox, made when it is first asked for."""
@@ -47,6 +52,7 @@ class Boxes:
             token=self.token(id),
             traffic_token=self.token(id, "traffic"),
             most_upload_bytes=self._most_upload_bytes,
+            sessions=self._ahead.pop(resident.sandbox, None),
         )
         self._boxes[id] = box
         self._residents[id] = resident
@@ -80,6 +86,13 @@ class Boxes:
         for box in self._boxes.values():
             await box.close()
         self._boxes.clear()
+
+    async def warm_ahead(self, template: str, sandbox: Sandbox) -> None:
+        """Have a kernel ready in a sandbox before it is anybody's."""
+        variables = variables_of(sandbox, public_id(sandbox.id), template)
+        sessions = Sessions(sandbox, variables)
+        await sessions.warm()
+        self._ahead[sandbox] = sessions
 
     def warm(self, box: Box) -> None:
         """Have a kernel of the box ready, in the background."""

@@ -8,6 +8,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime
+from functools import partial
 from typing import Any
 from urllib.parse import parse_qsl, unquote
 
@@ -30,6 +31,7 @@ from cloister.e2b.shown import (
 )
 from cloister.e2b.wanted import DEFAULT_TIMEOUT_S, INTERPRETER, plain_reference, read_wanted
 from cloister.errors import NotFound
+from cloister.server.recipes import Prepared
 from cloister.server.remembered import Origin
 from cloister.server.tokens import Role
 
@@ -48,16 +50,19 @@ async def create(visit: Visit) -> Response:
     origin = Origin(
         key, None if key is None else hashlib.sha256(body).hexdigest(), None, notes_of(wanted.terms)
     )
+    boxes, template = visit.desk.boxes, wanted.terms.template
+    has_kernel = plain_reference(template) == INTERPRETER
     if wanted.snapshot is not None:
         (resident,) = await fleet.fork(visit.caller, wanted.snapshot.id, wanted.spec, 1, origin)
     else:
         # The policy of our own templates is ours to write, whoever asks for them.
         caller = replace(visit.caller, role=Role.ADMIN) if wanted.is_own else visit.caller
-        resident = await fleet.create(caller, wanted.spec, origin)
+        ahead = Prepared(template, partial(boxes.warm_ahead, template)) if has_kernel else None
+        resident = await fleet.create(caller, wanted.spec, origin, ahead)
     arrange(visit.desk, resident)
-    box = visit.desk.boxes.of(resident)
-    if plain_reference(wanted.terms.template) == INTERPRETER:
-        visit.desk.boxes.warm(box)
+    box = boxes.of(resident)
+    if has_kernel:
+        boxes.warm(box)
     return json_answer(connection(visit, resident), 201)
 
 

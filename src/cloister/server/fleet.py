@@ -23,7 +23,9 @@ from cloister.sandbox.fork import require_count
 from cloister.server.dozing import doze
 from cloister.server.lease import Lease
 from cloister.server.links import Links
+from cloister.server.pool import Pool, Recipe
 from cloister.server.quotas import Quotas
+from cloister.server.recipes import Prepared, recipe_of
 from cloister.server.records import Records, SandboxRow
 from cloister.server.remembered import PLAIN, Origin, Remembered, Wish
 from cloister.server.resident import Resident
@@ -65,6 +67,7 @@ class Fleet:
         self._starts = Turns(
             settings.starts_at_once, wait_s, longest, "too many sandboxes were being started"
         )
+        self.pool = Pool(settings, self.quotas, self._places, self._starts, self.shelves)
         self._tasks: set[asyncio.Task[None]] = set()
         self._closing = False
         self.started = 0
@@ -129,13 +132,26 @@ class Fleet:
             raise NotFound(f"no sandbox {quote(id)}", what=id)
         return rows[0]
 
-    async def create(self, caller: Caller, spec: SandboxSpec, origin: Origin = PLAIN) -> Resident:
-        """Start a sandbox for a tenant, in its turn, or say why it may not have one."""
+    async def create(
+        self,
+        caller: Caller,
+        spec: SandboxSpec,
+        origin: Origin = PLAIN,
+        prepared: Prepared | None = None,
+    ) -> Resident:
+        """Start a sandbox for a tenant, in its turn, or say why it may not have one.
+
+        One that was started ahead has been `prepared`; of any other that is left to the caller.
+        """
         known = await self._remembered.answered(caller.tenant, origin)
         if known is not None:
             return self.find(caller.tenant, known)
-        spec, before = await self.shelves.resolved(caller.tenant, spec)
-        wanted = sandbox_settings(spec, caller, self.settings, before)
+        asked, resolved = spec, await self.shelves.resolved(caller.tenant, spec)
+        spec = resolved.spec
+        wanted = sandbox_settings(spec, caller, self.settings, resolved.before)
+        if resolved.template is not None and resolved.template.policy.storage_is_stated:
+            # Said again, because its limits are: some of them are only for a disk.
+            wanted.setdefault("storage", resolved.template.policy.storage)
 
         keep = wanted.get("keep")
         if keep is not None and origin.id is None:
@@ -144,7 +160,8 @@ class Fleet:
                 # It goes on with its disk, so it is the same one.
                 origin = replace(origin, id=kept[-1].id, notes=tuple(kept[-1].notes.items()))
         wish = Wish(caller.tenant, spec, keep, origin)
-        return await self._admit(caller, wish, lambda: Sandbox(**wanted))
+        recipe = recipe_of(caller, asked, resolved, wanted, self.settings, prepared)
+        return await self._admit(caller, wish, lambda: Sandbox(**wanted), recipe)
 
     async def fork(
         self,
@@ -218,15 +235,23 @@ class Fleet:
     def drain(self) -> None:
         """Start no new sandbox from now on."""
         self._closing = True
+        self.pool.drain()
 
     async def close(self) -> None:
         """End everything; what is kept stays."""
         self.drain()
+        await self.pool.close()
         ending = [self._end(resident, "the server was stopped") for resident in self.residents]
         await asyncio.gather(*ending, return_exceptions=True)
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    async def _admit(self, caller: Caller, wish: Wish, make: Callable[[], Sandbox]) -> Resident:
+    async def _admit(
+        self,
+        caller: Caller,
+        wish: Wish,
+        make: Callable[[], Sandbox],
+        recipe: Recipe | None = None,
+    ) -> Resident:
         """Count it, wait for its turn, remember it, start it; undo all of that if one fails."""
         if self._closing:
             raise GuestGone("the server is being stopped", reason="draining")
@@ -234,12 +259,18 @@ class Fleet:
         require_wall(wish.spec, sandbox.policy, caller)
         limits = sandbox.policy.limits
         timeout_s = timeout_of(wish.spec, limits, self.settings)
-        self.quotas.reserve(tenant, limits)
+        ready = None if recipe is None else self.pool.take(recipe)
+        if ready is None:
+            await self._reserve(tenant, limits)
         try:
-            await self._places.take(tenant)
+            if ready is None:
+                await self._take_place(tenant)
             try:
-                async with self._starts.taken(tenant):
-                    resident = await self._start(wish, sandbox, limits)
+                if ready is None:
+                    async with self._starts.taken(tenant):
+                        resident = await self._start(wish, sandbox, limits)
+                else:
+                    resident = await self._settle_in(wish, ready, limits)
             except BaseException:
                 self._places.give()
                 raise
@@ -253,6 +284,20 @@ class Fleet:
             resident.lease = Lease(wish.spec.lease, partial(self._lapse, resident))
         return resident
 
+    async def _reserve(self, tenant: TenantName, limits: Limits) -> None:
+        """Count one more; what was only started ahead for the same tenant makes room for it."""
+        try:
+            self.quotas.reserve(tenant, limits)
+        except Exhausted:
+            if not await self.pool.make_room(tenant):
+                raise
+            self.quotas.reserve(tenant, limits)
+
+    async def _take_place(self, tenant: TenantName) -> None:
+        if self._places.is_full:
+            await self.pool.make_room()
+        await self._places.take(tenant)
+
     async def _start(self, wish: Wish, sandbox: Sandbox, limits: Limits) -> Resident:
         row = await self._remembered.begin(wish, sandbox.id, limits)
         try:
@@ -260,6 +305,20 @@ class Fleet:
         except BaseException as error:
             await self._remembered.failed(wish, row, error)
             raise
+        return self._take_in(wish, row, sandbox, limits)
+
+    async def _settle_in(self, wish: Wish, sandbox: Sandbox, limits: Limits) -> Resident:
+        """Take in one that was started ahead; it is idle from now on, and not since then."""
+        try:
+            sandbox.enter()
+            sandbox.leave()
+            row = await self._remembered.begin(wish, sandbox.id, limits)
+        except BaseException:
+            await asyncio.shield(sandbox.stop())
+            raise
+        return self._take_in(wish, row, sandbox, limits)
+
+    def _take_in(self, wish: Wish, row: SandboxRow, sandbox: Sandbox, limits: Limits) -> Resident:
         resident = Resident(
             row.id,
             wish.tenant,

@@ -23,6 +23,16 @@ def _lines(fleet: Fleet, observation: Observation) -> Iterator[str]:
     yield f"cloister_waiting {fleet.waiting}"
     yield from _head("cloister_sandboxes_started_total", "counter", "sandboxes that were started")
     yield f"cloister_sandboxes_started_total {fleet.started}"
+    yield from _head("cloister_warm", "gauge", "sandboxes of a tenant that were started ahead")
+    for tenant, count in sorted(Counter(fleet.pool.ready).items()):
+        yield f'cloister_warm{{tenant="{tenant}"}} {count}'
+    yield from _head("cloister_warm_total", "counter", "what became of starts that may be ahead")
+    for what, count in (
+        ("taken", fleet.pool.taken),
+        ("missed", fleet.pool.missed),
+        ("unused", fleet.pool.unused),
+    ):
+        yield f'cloister_warm_total{{was="{what}"}} {count}'
     yield from _head("cloister_processes", "gauge", "processes that are held for clients")
     yield f"cloister_processes {sum(len(each.processes) for each in fleet.residents)}"
     yield from _head("cloister_requests_total", "counter", "requests that were answered")

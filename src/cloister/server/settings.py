@@ -46,6 +46,9 @@ class Settings:
     database: str = field(default_factory=lambda: f"sqlite:///{state_directory()}/server.db")
     most_sandboxes: int = 1000
     starts_at_once: int = 16
+    # Sandboxes that are started ahead, of all tenants; and how long after nobody asked for more.
+    warm_sandboxes: int = 16
+    warm_s: float = 300.0
     queue_s: float = 10.0
     queue_length: int = 100
     timeout_s: float = 3600.0
@@ -151,6 +154,10 @@ def _count(where: str, value: object) -> int:
     return number
 
 
+def _count_or_none(where: str, value: object) -> int:
+    return 0 if value in (0, "0") and value is not False else _count(where, value)
+
+
 def _seconds(where: str, value: object) -> float:
     seconds = parse_duration(value, where)
     if seconds <= 0:
@@ -233,6 +240,8 @@ _READERS: Mapping[str, Any] = {
     "database": _text,
     "most_sandboxes": _count,
     "starts_at_once": _count,
+    "warm_sandboxes": _count_or_none,
+    "warm_s": _seconds,
     "queue_s": _seconds,
     "queue_length": _count,
     "timeout_s": _seconds,

@@ -6,6 +6,7 @@ import asyncio
 import functools
 import json
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TypeVar
 
 import msgspec
@@ -27,17 +28,24 @@ Value = TypeVar("Value")
 _TEMPLATE_IMAGES = "template/"
 
 
+@dataclass(frozen=True, slots=True)
+class Resolved:
+    """A spec in the store's own names, the limits of what it stands on, and its template."""
+
+    spec: SandboxSpec
+    before: Limits | None
+    template: TemplateRecord | None
+
+
 class Shelves:
     """The store, seen by one tenant at a time. Nothing of the store is asked but through here."""
 
     def __init__(self, records: Records) -> None:
         self._records = records
 
-    async def resolved(
-        self, tenant: TenantName, spec: SandboxSpec
-    ) -> tuple[SandboxSpec, Limits | None]:
-        """Return a spec in the store's own names, and the limits of what it stands on."""
-        before = None
+    async def resolved(self, tenant: TenantName, spec: SandboxSpec) -> Resolved:
+        """Return a spec in the store's own names, and what it stands on."""
+        before = template = None
         if spec.template is not None:
             template = await self.template(tenant, spec.template)
             spec = msgspec.structs.replace(spec, template=template.reference)
@@ -55,7 +63,7 @@ class Shelves:
             for kept in await self.kept(tenant):
                 if kept.name == Names(tenant).stored(spec.keep, "keep"):
                     before = read_policy(json.loads(kept.policy), "kept").limits
-        return spec, before
+        return Resolved(spec, before, template)
 
     async def kept(self, tenant: TenantName) -> list[KeptSandbox]:
         """Return the tenant's kept sandboxes."""

@@ -27,10 +27,21 @@ class Turns:
         """How many wait."""
         return sum(map(len, self._waiting.values()))
 
+    @property
+    def is_full(self) -> bool:
+        """Whether whoever comes now has to wait."""
+        return self._free <= 0
+
+    def take_now(self) -> bool:
+        """Have a place if one is free and nobody waits for it; whether that was so."""
+        if self._free <= 0 or self._waiting:
+            return False
+        self._free -= 1
+        return True
+
     async def take(self, tenant: TenantName) -> None:
         """Have a place, at once or in turn; whoever has it must `give` it back."""
-        if self._free > 0 and not self._waiting:
-            self._free -= 1
+        if self.take_now():
             return
         queue = self._waiting.setdefault(tenant, deque())
         if len(queue) >= self._longest:
