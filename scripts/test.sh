@@ -85,6 +85,7 @@ lane_of_owner() {
     units
     step "contract: every runtime, as $(id -un)" "$python" -m pytest -q tests/contract
     step "state: every storage driver, as $(id -un)" "$python" -m pytest -q tests/state
+    step "modules: real ones, in wasmtime" "$python" -m pytest -q tests/wasm
     step "end to end" "$python" -m pytest -q tests/e2e
     step "e2b: its own clients, unmodified" "$python" -m pytest -q tests/e2b
     step "contract: the same on a server" env CLOISTER_CONTRACT=server "$python" -m pytest -q \

@@ -109,6 +109,7 @@ class Sandbox:
 
     stop = waits(asynchronous.Sandbox.stop)
     run = waits(asynchronous.Sandbox.run)
+    run_module = waits(asynchronous.Sandbox.run_module)
     usage = waits(asynchronous.Sandbox.usage)
     pause = waits(asynchronous.Sandbox.pause)
     resume = waits(asynchronous.Sandbox.resume)
@@ -205,6 +206,11 @@ class Sandbox:
     def is_running(self) -> bool:
         """Whether it has been started and has not ended."""
         return self._inner.is_running
+
+    @property
+    def runs_modules(self) -> bool:
+        """Whether it runs modules, and nothing else."""
+        return self._inner.runs_modules
 
     @property
     def is_paused(self) -> bool:

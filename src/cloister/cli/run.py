@@ -16,15 +16,22 @@ from cloister.cli.telling import explain_limit, explain_usage
 from cloister.cli.wanted import Wanted, parse_options
 from cloister.model import UNLIMITED, Result, parse_command, parse_cwd
 from cloister.node import open_store
-from cloister.policy import ImageRoot
+from cloister.policy import ImageRoot, RuntimeName
 
 
 @click.command(context_settings={"allow_interspersed_args": False})
 @sandbox_options
+@click.option(
+    "--wasm",
+    metavar="FILE",
+    help="Run a module of WebAssembly; COMMAND is its arguments, the runtime is wasm.",
+)
 @click.option("--raw", is_flag=True, help="Let output act on the terminal (colours, and worse).")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
-def run(command: tuple[str, ...], raw: bool, as_json: bool, **options: Any) -> int:
+def run(
+    command: tuple[str, ...], wasm: str | None, raw: bool, as_json: bool, **options: Any
+) -> int:
     """Run COMMAND in a new sandbox, or in one that is kept; its exit code is ours.
 
     Output streams as it comes, byte for byte when piped; on a terminal, control characters are
@@ -39,13 +46,21 @@ def run(command: tuple[str, ...], raw: bool, as_json: bool, **options: Any) -> i
     """
     if command:
         parse_command(list(command))
-    return session.run_until_signal(lambda: _run(options, command, raw, as_json))
+    if wasm is not None:
+        if options["runtime"] not in (None, RuntimeName.WASM):
+            raise click.UsageError(f"--wasm with --runtime {options['runtime']}; leave one out")
+        options["runtime"] = RuntimeName.WASM
+    return session.run_until_signal(lambda: _run(options, command, wasm, raw, as_json))
 
 
-async def _run(options: dict[str, Any], command: tuple[str, ...], raw: bool, as_json: bool) -> int:
+async def _run(
+    options: dict[str, Any], command: tuple[str, ...], wasm: str | None, raw: bool, as_json: bool
+) -> int:
     wanted = await parse_wanted(options)
     if wanted.cwd is not None:
         parse_cwd(wanted.cwd)
+    if wanted.policy.runtime == RuntimeName.WASM:
+        return await _run_module(wanted, wasm, command, raw=raw, as_json=as_json)
     return await run_in(wanted, command or await image_command(wanted), raw=raw, as_json=as_json)
 
 
@@ -110,6 +125,20 @@ async def run_in(wanted: Wanted, command: tuple[str, ...], *, raw: bool, as_json
         explain_limit(result, wanted.limits)
         if wanted.usage:
             explain_usage(result)
+    return session.exit_code(result)
+
+
+async def _run_module(
+    wanted: Wanted, module: str | None, command: tuple[str, ...], *, raw: bool, as_json: bool
+) -> int:
+    from cloister.cli.modules import call_module, run_module_in
+
+    if not as_json:
+        return await run_module_in(wanted, module, command, raw=raw)
+    async with session.opened(wanted) as place:
+        result = await call_module(place, wanted, module, command)
+        sandbox = await session.sandbox_id(place)
+    click.echo(json.dumps({"sandbox": sandbox, **describe(result)}))
     return session.exit_code(result)
 
 

@@ -16,6 +16,7 @@ class ProcessStarted(Payload):
 
     `by` is who started it: a caller through the API, or another process inside. Process numbers
     are the ones inside. `source` is whose word it is: only the guest's is not to be relied on.
+    `module` is the digest of a module of WebAssembly, which is run and is no process of its own.
     """
 
     kind: ClassVar[str] = "process.started"
@@ -27,6 +28,7 @@ class ProcessStarted(Payload):
     pid: int | None = None
     parent_pid: int | None = None
     step: int | None = None
+    module: Text | None = None
 
     def flood(self) -> str | None:
         return "inside" if self.by == "inside" else None

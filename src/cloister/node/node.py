@@ -34,6 +34,7 @@ from cloister.runtime.ground import BARE, Ground
 from cloister.runtime.gvisor import GvisorRuntime
 from cloister.runtime.namespace import NamespaceRuntime
 from cloister.runtime.plan import Plan
+from cloister.runtime.wasm import WasmRuntime
 
 if TYPE_CHECKING:
     from cloister.node.provisions import Provisions
@@ -262,7 +263,7 @@ class Node:
 def _runtimes() -> tuple[Runtime, ...]:
     """Every wall this release can build, in the order in which they are closed."""
     namespace = NamespaceRuntime()
-    return (GvisorRuntime(namespace), namespace)
+    return (GvisorRuntime(namespace), WasmRuntime(namespace), namespace)
 
 
 def _close_with(loop: asyncio.AbstractEventLoop, node: Node) -> AsyncGenerator[None, None]:

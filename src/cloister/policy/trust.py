@@ -14,6 +14,7 @@ STRENGTHS: Mapping[str, Trust] = {
     "namespace": Trust.INTERNAL,
     "gvisor": Trust.UNTRUSTED,
     "microvm": Trust.HOSTILE,
+    "wasm": Trust.UNTRUSTED,
 }
 # Says which runtime a level of trust gets on this host, where the cheapest is not what is wanted.
 TABLE_VARIABLE = "CLOISTER_RUNTIMES"

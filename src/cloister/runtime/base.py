@@ -45,6 +45,10 @@ class Guest(Protocol):
         """Whether its processes are the host kernel's, which sees and counts each of them."""
 
     @property
+    def runs_modules(self) -> bool:
+        """Whether it runs modules of WebAssembly, and nothing else."""
+
+    @property
     def link(self) -> Link:
         """The connection to the process inside."""
 

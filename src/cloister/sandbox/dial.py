@@ -6,6 +6,7 @@ import asyncio
 import errno
 import os
 import socket
+from typing import TYPE_CHECKING
 
 from cloister.errors import CloisterError, GuestError, GuestGone, NotFound, RequestError
 from cloister.wire import (
@@ -25,6 +26,32 @@ _INWARD, _OUTWARD = 0, 1
 _LIMIT = 256 * 1024
 # The loopback connects at once or not at all; this is for a guest that does not answer.
 _CONNECT_S = 30.0
+
+
+class Dialled:
+    """The part of a sandbox that connects to what listens inside."""
+
+    if TYPE_CHECKING:
+
+        @property
+        def link(self) -> Link: ...
+        def enter(self) -> None: ...
+        def leave(self) -> None: ...
+        def require_programs(self, what: str) -> None: ...
+        async def wait_until_moving(self) -> None: ...
+        def _why_gone(self, error: GuestGone) -> CloisterError: ...
+
+    async def dial(self, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """Connect to a TCP port inside and return the two ends of the connection."""
+        self.require_programs("ports")
+        await self.wait_until_moving()
+        self.enter()
+        try:
+            return await dial(self.link, port)
+        except GuestGone as error:
+            raise self._why_gone(error) from None
+        finally:
+            self.leave()
 
 
 async def dial(link: Link, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:

@@ -59,6 +59,10 @@ class Command:
     stdin: bool
 
 
+# Writes that a process is started; what it returns is told how that ended.
+Record = Callable[[Command], Callable[[Result | CloisterError], None]]
+
+
 class Process:
     """A program running in a sandbox. Made by `Sandbox.start`."""
 
@@ -68,7 +72,7 @@ class Process:
         command: Command,
         account: Callable[[Exited], Reason],
         on_hung: Callable[[CloisterError], None],
-        record: Callable[[Command], Callable[[Result | CloisterError], None]] | None = None,
+        record: Record | None = None,
     ) -> None:
         self.pid: int | None = None
         self.stdin: Outgoing | None = None
@@ -244,6 +248,11 @@ class Process:
         if not self._ended.done() or self._ended.exception() is not None:
             return None
         return _exit_code(self._ended.result())
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it has ended, or nobody is left to say."""
+        return self._ended.done()
 
     async def wait(self) -> Result:
         """Wait for the end. Output not read from the streams by then is not in the result."""

@@ -77,8 +77,13 @@ class Processes:
             await asyncio.to_thread(watch.close, _PATIENCE_S)
         self._asked.clear()
 
-    def ask(self, command: Command, step: int | None) -> Callable[[Result | CloisterError], None]:
-        """Write that a caller starts a process; return what is to be told how it ended."""
+    def ask(
+        self, command: Command, step: int | None, module: str | None
+    ) -> Callable[[Result | CloisterError], None]:
+        """Write that a caller starts a process; return what is to be told how it ended.
+
+        A module is run by a process that is there already: the kernel tells nothing of it.
+        """
         started = ProcessStarted(
             argv=command.argv,
             by="api",
@@ -86,9 +91,10 @@ class Processes:
             cwd=command.cwd,
             user=f"{command.user.uid}:{command.user.gid}",
             step=step,
+            module=module,
         )
         asked = _Asked(command.argv, self._ledger.begin(started), time.monotonic())
-        if self._watch is not None:
+        if module is None and self._watch is not None:
             with self._lock:
                 self._asked.append(asked)
         return lambda outcome: self._end(asked, outcome)

@@ -188,10 +188,10 @@ class Recording:
         await self._processes.end_watch()
 
     def process(
-        self, command: Command, step: int | None
+        self, command: Command, step: int | None, module: str | None
     ) -> Callable[[Result | CloisterError], None]:
         """Write that a caller starts a process; return what is to be told how it ended."""
-        return self._processes.ask(command, step)
+        return self._processes.ask(command, step, module)
 
     def file(
         self,

@@ -201,6 +201,12 @@ class RemoteSandbox(Sandbox):
             body["output"] = parse_bytes(output, "output")
         return read_result(await self.ask_server("POST", "/run", body))
 
+    async def run_module(self, module: object, *arguments: object, **settings: object) -> Result:
+        """Refuse: servers run modules that lie inside."""
+        raise Unsupported(
+            "a server is handed no module; write it into the sandbox, and run([...]) it by its path"
+        )
+
     async def start(
         self,
         command: str | Sequence[str | bytes],

@@ -41,10 +41,11 @@ from cloister.runtime.ground import BARE, Ground
 from cloister.runtime.plan import Plan
 from cloister.sandbox.accounts import Accounts
 from cloister.sandbox.asked import policy_changes
-from cloister.sandbox.dial import dial
+from cloister.sandbox.dial import Dialled
 from cloister.sandbox.elsewhere import Elsewhere
 from cloister.sandbox.feeding import feed
 from cloister.sandbox.files import Files
+from cloister.sandbox.moduled import Moduled
 from cloister.sandbox.observed import Observed
 from cloister.sandbox.permission import Permitting
 from cloister.sandbox.process import Command, Process, require_terminal_size
@@ -61,7 +62,7 @@ WORKSPACE = "/workspace"
 _DEFAULT_POLICY = Policy()
 
 
-class Sandbox(Elsewhere, Stateful, Permitting, Observed):
+class Sandbox(Elsewhere, Stateful, Permitting, Observed, Moduled, Dialled):
     """A complete, safe, offline sandbox; everything it may do more is in its policy.
 
     Use it as `async with Sandbox() as sandbox:`, or `open()` and `stop()` it yourself.
@@ -177,6 +178,7 @@ class Sandbox(Elsewhere, Stateful, Permitting, Observed):
             raise
         self._state.come_up()
         self._span.begin()
+        self.warm_modules()
         return self
 
     async def stop(self) -> None:
@@ -192,6 +194,7 @@ class Sandbox(Elsewhere, Stateful, Permitting, Observed):
         self._span.end()
         if self._starting is not None:
             await self._starting
+        await self.close_modules()
         await self._state.wait_until_moving()
         try:
             await self.end_guest()
@@ -270,6 +273,8 @@ class Sandbox(Elsewhere, Stateful, Permitting, Observed):
         timeout_s = self._span.timeout(timeout)
         if self._state.stands_still:
             await self.wait_until_moving()
+        if self.runs_modules:
+            return await self.call_module(command, None, cwd, env, user, timeout, stdin, output)
         process = self._process(command, cwd, env, user, None, stdin=data is not None)
         self.enter()
         try:
@@ -337,24 +342,14 @@ class Sandbox(Elsewhere, Stateful, Permitting, Observed):
         *,
         stdin: bool,
     ) -> Process:
+        self.require_programs("processes that are started and go on")
         argv = parse_command(command)
         who = self.permitted(user, argv)
         packed = self._surroundings.of(argv, who, terminal=pty is not None, further=env)
         where = os.fsencode(parse_cwd(os.fspath(self._cwd if cwd is None else cwd)))
         details = Command(argv, packed, where, who, pty, stdin)
         record = None if self.recording is None else self._state.record_process
-        return Process(self.link, details, self._accounts.why, self._lost, record)
-
-    async def dial(self, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """Connect to a TCP port inside and return the two ends of the connection."""
-        await self.wait_until_moving()
-        self.enter()
-        try:
-            return await dial(self.link, port)
-        except GuestGone as error:
-            raise self._why_gone(error) from None
-        finally:
-            self.leave()
+        return self.make_process(details, record)
 
     async def freeze(self, frozen: bool) -> None:
         """Hold every process still, or let go, whatever the owner asked for."""

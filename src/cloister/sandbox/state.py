@@ -180,13 +180,18 @@ class State:
     async def _snapshot_before(self) -> str:
         return (await self.snapshot(None)).id
 
-    def record_process(self, command: Command) -> Callable[[Result | CloisterError], None]:
-        """Write that a caller starts a process; return what is to be told how it ended."""
+    def record_process(
+        self, command: Command, module: str | None = None
+    ) -> Callable[[Result | CloisterError], None]:
+        """Write that a caller starts a process; return what is to be told how it ended.
+
+        `module` is the digest of what is run without being executed.
+        """
         if self.recording is None:
             raise RequestError("this sandbox has no ledger")
         in_steps = self._sandbox.policy.history is History.EACH_RUN
         step = self._workspace.step if in_steps and self._workspace is not None else None
-        return self.recording.process(command, step)
+        return self.recording.process(command, step, module)
 
     async def launch(self) -> None:
         """Start what its template starts, and wait until that is ready."""

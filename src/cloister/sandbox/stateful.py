@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -14,6 +14,7 @@ from cloister.sandbox.fork import Forks, fork, require_count
 if TYPE_CHECKING:
     from cloister.model import Result
     from cloister.model.approvals import Answer, Question
+    from cloister.sandbox.process import Command
     from cloister.sandbox.recording import Recording
     from cloister.sandbox.state import State
     from cloister.store import Snapshot
@@ -34,6 +35,12 @@ class Stateful:
     def recording(self) -> Recording | None:
         """What writes its ledger, if it has one."""
         return self._state.recording
+
+    def record_call(
+        self, command: Command, module: str
+    ) -> Callable[[Result | CloisterError], None]:
+        """Write that a caller runs a module; return what is to be told how that ended."""
+        return self._state.record_process(command, module)
 
     async def wait_until_moving(self) -> None:
         """Wait while a snapshot or a rewind holds the sandbox still."""

@@ -37,6 +37,21 @@ class Surroundings:
         further: Mapping[str, str] | None,
     ) -> bytes:
         """Return the packed environment, with `further` variables over the usual ones."""
+        if further is None:
+            return self._of_user(user, terminal)[1]
+        variables = {**self._of_user(user, terminal)[0], **parse_env(further)}
+        require_exec_fits(argv, variables)
+        return _pack(variables)
+
+    def variables(
+        self, argv: Sequence[bytes], user: User, further: Mapping[str, str] | None
+    ) -> Mapping[str, str]:
+        """Return the same as names and values, for what has no terminal."""
+        variables = {**self._of_user(user, False)[0], **parse_env(further or {})}
+        require_exec_fits(argv, variables)
+        return variables
+
+    def _of_user(self, user: User, terminal: bool) -> tuple[dict[str, str], bytes]:
         known = self._known.get((user, terminal))
         if known is None:
             variables = {
@@ -47,11 +62,7 @@ class Surroundings:
             }
             require_exec_fits((), variables)
             known = self._known[user, terminal] = variables, _pack(variables)
-        if further is None:
-            return known[1]
-        variables = {**known[0], **parse_env(further)}
-        require_exec_fits(argv, variables)
-        return _pack(variables)
+        return known
 
     def _usual(self, user: User, terminal: bool) -> dict[str, str]:
         name = _NAMES.get(user.uid, "nobody")

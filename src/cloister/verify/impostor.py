@@ -112,6 +112,7 @@ class _LyingGuest:
         self.pid = 0
         self.runtime = "namespace"
         self.shares_kernel = True
+        self.runs_modules = False
         self.is_alone = True
         self.doors = None
         self.host_pids: tuple[int, ...] = ()

@@ -25,6 +25,9 @@ OF_THE_WIRE |= {"Sandbox.freeze", "Sandbox.is_idle", "Sandbox.stand_on"}
 OF_THE_WIRE |= {"Sandbox.wait_until_moving", "Sandbox.end_step", "Sandbox.compared"}
 OF_THE_WIRE |= {"Sandbox.wait_ended", "Sandbox.recording", "Sandbox.benches", "Sandbox.ask"}
 OF_THE_WIRE |= {"Sandbox.wait_ended", "Sandbox.recording", "Sandbox.why_ended"}
+OF_THE_WIRE |= {"Sandbox.make_process", "Sandbox.record_call", "Process.is_over"}
+OF_THE_WIRE |= {"Sandbox.modules", "Sandbox.call_module", "Sandbox.require_programs"}
+OF_THE_WIRE |= {"Sandbox.warm_modules", "Sandbox.close_modules"}
 # What a blocking method gives or takes differs from the asynchronous one, and only so.
 DIFFERENT = {
     "Sandbox.dial": "a socket instead of two streams",

@@ -19,6 +19,7 @@ class NamespaceGuest:
 
     runtime: str = "namespace"
     shares_kernel: bool = True
+    runs_modules: bool = False
 
     def __init__(
         self,

@@ -175,7 +175,7 @@ class NamespaceRuntime:
         try:
             spare = self._spare.take(plan)
             if spare is None:
-                guest = await self.launch(id, plan, on_lost, NamespaceGuest, _require_posture)
+                guest = await self.launch(id, plan, on_lost, NamespaceGuest, require_posture)
             else:
                 # Its launch is this one's: whoever gives up on this ends that.
                 guest = await spare
@@ -199,7 +199,7 @@ class NamespaceRuntime:
             plan,
             lambda error: self._spare.lost(plan),
             NamespaceGuest,
-            _require_posture,
+            require_posture,
         )
 
     def another(self, plan: Plan) -> Plan | None:
@@ -356,7 +356,7 @@ def _parse_posture(facts: bytes, ours: Mapping[str, str]) -> Posture:
     return Posture({**{name: value for name, _, value in pairs}, **ours})
 
 
-def _require_posture(plan: Plan, posture: Posture) -> None:
+def require_posture(plan: Plan, posture: Posture) -> None:
     """Compare what the kernel said with what was planned, once more and on this side."""
     ids_of = " ".join([str(plan.init_uid)] * 4)
     wanted = {
