@@ -78,6 +78,8 @@ class Fleet:
     async def open(self) -> None:
         """Settle what an earlier server left: what is kept stays, what ran has ended."""
         await self._remembered.settle()
+        # In the background: hundreds of disks may be left, and nobody waits for their end.
+        self._spawn(self.shelves.sweep())
 
     @property
     def residents(self) -> Sequence[Resident]:
@@ -382,4 +384,4 @@ class Fleet:
     def _done(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and task.exception() is not None:
-            log.error("ending a sandbox failed", exc_info=task.exception())
+            log.error("work in the background failed", exc_info=task.exception())

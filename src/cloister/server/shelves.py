@@ -21,6 +21,7 @@ from cloister.server.records import Records
 from cloister.server.spec import SandboxSpec
 from cloister.server.tenancy import OWNER, Names, TenantName
 from cloister.store import KeptSandbox, Snapshot, Store, Volume
+from cloister.store.place import state_directory
 from cloister.store.snapshot import PREFIX as SNAPSHOT_PREFIX
 
 Value = TypeVar("Value")
@@ -42,6 +43,11 @@ class Shelves:
 
     def __init__(self, records: Records) -> None:
         self._records = records
+
+    async def sweep(self) -> None:
+        """Remove the disks that a killed server left; what is kept stays."""
+        if (state_directory() / "store.db").exists():
+            await _ask(lambda store: store.sweep_disks())
 
     async def resolved(self, tenant: TenantName, spec: SandboxSpec) -> Resolved:
         """Return a spec in the store's own names, and what it stands on."""

@@ -16,6 +16,9 @@ from cloister.store.trees import Trees
 Progress = Callable[[int, int], None]
 
 
+_DISKS = "disks/"
+
+
 @dataclass(frozen=True, slots=True)
 class Collected:
     """What was removed, or (in a dry run) would be.
@@ -54,6 +57,24 @@ def collect(trees: Trees, *, dry_run: bool, progress: Progress | None) -> Collec
     freed = sum(space.private_bytes for space in spaces)
     found = tuple(sorted({*recovered, *garbage.trees}))
     return Collected(garbage.snapshots, garbage.images, found, freed)
+
+
+def sweep_disks(trees: Trees) -> tuple[str, ...]:
+    """Remove the disks of sandboxes whose process is no more and that nobody keeps."""
+    with trees.records.writing(durable=False) as connection:
+        kept = {row["disk"] for row in connection.execute("SELECT disk FROM kept")}
+        rows = connection.execute("SELECT id, owner FROM trees WHERE state = 'ready'").fetchall()
+        left = [
+            row["id"]
+            for row in rows
+            if row["id"].startswith(_DISKS)
+            and row["id"].removeprefix(_DISKS) not in kept
+            and not trees.owner.is_live(row["owner"])
+        ]
+        for tree in left:
+            connection.execute("UPDATE trees SET state = 'removing' WHERE id = ?", (tree,))
+    trees.discard(*left)
+    return tuple(left)
 
 
 @dataclass(frozen=True, slots=True)

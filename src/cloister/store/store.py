@@ -10,7 +10,7 @@ from types import TracebackType
 
 from cloister.errors import HostError
 from cloister.store.choose import choose_driver
-from cloister.store.collect import Collected, Progress, collect
+from cloister.store.collect import Collected, Progress, collect, sweep_disks
 from cloister.store.disks import Disks
 from cloister.store.driver import Driver
 from cloister.store.images import Images
@@ -82,6 +82,10 @@ class Store:
             for each in (self.kept, self.volumes, self.layers):
                 each.sweep()
         return collected
+
+    def sweep_disks(self) -> tuple[str, ...]:
+        """Remove the disks that a process left which was killed; what is kept stays."""
+        return sweep_disks(self._trees)
 
     def usage(self) -> StoreUsage:
         """Return what everything in the store takes up."""
