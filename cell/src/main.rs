@@ -4,7 +4,7 @@
 //! and the same process, never executed again, goes on as `guest`. `wire` is what the host and
 //! the guest say to each other; `plan` is what the host tells the launcher; `unpack` is a program
 //! for inside, which makes a layer of an image's archive; `sys` is the only place that talks to the
-//! kernel.
+//! kernel. `warden` is a program too: it stays with that of another kernel, and has its memory saved.
 #![deny(unsafe_code)]
 #![deny(unused_must_use)]
 
@@ -14,6 +14,7 @@ mod plan;
 #[allow(unsafe_code)]
 mod sys;
 mod unpack;
+mod warden;
 mod wire;
 mod zygote;
 
@@ -27,6 +28,9 @@ fn main() -> ExitCode {
     }
     if command == "guest" {
         return guest::inside::run(&arguments.collect::<Vec<_>>()).map_or_else(usage, finish);
+    }
+    if command == "warden" {
+        return warden::run(&arguments.collect::<Vec<_>>()).map_or_else(usage, finish);
     }
     match (command.as_str(), arguments.next()) {
         ("zygote", Some(number)) => match number.parse() {
@@ -81,7 +85,8 @@ fn print_syscalls() -> ExitCode {
 fn usage() -> ExitCode {
     eprintln!(
         "usage: cell zygote DESCRIPTOR | cell guest FILES BOUNDING OWN ROOT PIDS PTRACE SETID CORE | \
-         cell unpack DIRECTORY ENTRIES BYTES kept|single | cell steps | cell syscalls"
+         cell unpack DIRECTORY ENTRIES BYTES kept|single | \
+         cell warden PROGRAM [ARGUMENT...] -- SAVER [ARGUMENT...] | cell steps | cell syscalls"
     );
     ExitCode::from(2)
 }

@@ -83,6 +83,8 @@ pub struct Kernel {
     pub shown: Vec<(Vec<u8>, Vec<u8>)>,
     /// Files made for it, by their name in its root, and what they hold.
     pub made: Vec<(Vec<u8>, Vec<u8>)>,
+    /// Host directories it may write to, by their name in its root.
+    pub written: Vec<(Vec<u8>, Vec<u8>)>,
     /// What it may do in its own user namespace.
     pub capabilities: u64,
 }
@@ -237,11 +239,12 @@ fn kernel(r: &mut Reader<'_>) -> Result<Kernel, Malformed> {
         argv: r.list(Reader::bytes)?,
         shown: r.list(pair)?,
         made: r.list(pair)?,
+        written: r.list(pair)?,
         capabilities: r.u64()?,
     };
     let plain =
-        |name: &Vec<u8>| !name.is_empty() && name.iter().all(|b| b.is_ascii_alphanumeric() || *b == b'.');
-    let names = kernel.shown.iter().chain(&kernel.made).all(|(name, _)| plain(name));
+        |name: &Vec<u8>| !name.is_empty() && name.iter().all(|b| b.is_ascii_alphanumeric() || b"._".contains(b));
+    let names = kernel.shown.iter().chain(&kernel.made).chain(&kernel.written).all(|(name, _)| plain(name));
     match kernel.argv.is_empty() || !names {
         true => Err(Malformed("a kernel of its own has no program, or a file of no plain name")),
         false => Ok(kernel),

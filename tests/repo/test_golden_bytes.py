@@ -32,12 +32,16 @@ from cloister.runtime.plan import (
 )
 from cloister.sandbox import entries, parcel
 from cloister.wire import (
+    FIRST_OF_GUEST,
+    Accepted,
+    Asked,
     Assembler,
     Close,
     Credit,
     Data,
     Exited,
     Failed,
+    Held,
     Hello,
     Message,
     Pong,
@@ -48,12 +52,16 @@ from cloister.wire.messages import (
     Flag,
     Operation,
     Reach,
+    encode_answer,
     encode_close,
     encode_credit,
     encode_data,
     encode_dial,
     encode_file,
+    encode_hold,
     encode_ping,
+    encode_proceed,
+    encode_renew,
     encode_resize,
     encode_signal,
     encode_start,
@@ -141,19 +149,29 @@ WRITTEN: dict[str, bytes] = {
     "to-guest-close": encode_close(8, 0),
     "to-guest-credit": encode_credit(9, 2, 65_536),
     "to-guest-ping": encode_ping(0xFFFF_FFFF),
+    "to-guest-hold": encode_hold(10),
+    "to-guest-proceed": encode_proceed(11),
+    "to-guest-renew": encode_renew(12, 3, b"\0\xff", "sb-1"),
+    "to-guest-answer": encode_answer(FIRST_OF_GUEST, b"a\0\xff"),
     "plan": PLAN.encoded,
     "plan-drill": replace(
         PLAN,
         mounts=(HostMount(b"/srv/volume", "v", True, WHOLE),),
         disk=DiskPlan("/srv/disk", ("/srv/newer", "/srv/older"), True, False),
-        kernel=Kernel(("/runsc", "run"), (("runsc", "/usr/bin/runsc"),), (("c.json", b"{}"),), 5),
+        kernel=Kernel(
+            ("/runsc", "run"),
+            (("runsc", "/usr/bin/runsc"),),
+            (("c.json", b"{}"),),
+            5,
+            (("image", "/run/i"),),
+        ),
         stream_transport=False,
         drill=("pause", "root"),
     ).encoded,
 }
 
 READ: dict[str, tuple[int, Message]] = {
-    "from-guest-hello": (0, Hello(2, b"uid=0\n")),
+    "from-guest-hello": (0, Hello(3, b"uid=0\n")),
     "from-guest-started": (1, Started(42)),
     "from-guest-exited": (2, Exited(3, 0, 0, 4, 5, 6, 7, 8, 9)),
     "from-guest-exited-signal": (3, Exited(0, 9, 3, 0, 0, (1 << 64) - 1, 0, 0, (1 << 32) - 1)),
@@ -163,6 +181,9 @@ READ: dict[str, tuple[int, Message]] = {
     "from-guest-close": (6, Close(255)),
     "from-guest-credit": (7, Credit(0, 262_144)),
     "from-guest-pong": (0xFFFF_FFFF, Pong()),
+    "from-guest-held": (10, Held()),
+    "from-guest-accepted": (FIRST_OF_GUEST, Accepted(0, 0xC612_0001, 443)),
+    "from-guest-asked": (FIRST_OF_GUEST + 1, Asked(b"q\0\xff")),
 }
 
 PARCEL = (
@@ -213,10 +234,10 @@ def test_what_the_guest_writes_is_understood(golden: dict[str, bytes], name: str
 @pytest.mark.parametrize("name", READ)
 def test_one_byte_more_or_less_is_refused(golden: dict[str, bytes], name: str) -> None:
     (frame,) = Assembler().feed(golden[name])
-    if "data" not in name:
+    if "data" not in name and "asked" not in name:
         with pytest.raises(ProtocolViolation):
             decode_message(frame._replace(payload=frame.payload + b"\0"))
-    if frame.payload and name != "from-guest-data":
+    if frame.payload and name not in ("from-guest-data", "from-guest-asked"):
         with pytest.raises(ProtocolViolation):
             decode_message(frame._replace(payload=frame.payload[:-1]))
 

@@ -43,6 +43,10 @@ pub fn lay_out(plan: &Plan, kernel: &Kernel, trees: &Trees, sandbox: &NewRoot) -
         drop(fd::openat(at, name, libc::O_CREAT | libc::O_EXCL | libc::O_WRONLY, 0o555)?);
         mount::attach(tree, &open_target(&own, name)?).map_err(|e| during(e, "attaching a program"))?;
     }
+    for ((name, _), tree) in kernel.written.iter().zip(&trees.shown[kernel.shown.len()..]) {
+        mount::mkdirat(at, name, 0o755)?;
+        mount::attach(tree, &open_target(&own, name)?).map_err(|e| during(e, "attaching a directory"))?;
+    }
     for (name, content) in &kernel.made {
         let file = fd::openat(at, name, libc::O_CREAT | libc::O_EXCL | libc::O_WRONLY, 0o444)?;
         fd::write_all(file.as_raw_fd(), content)?;

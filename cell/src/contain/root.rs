@@ -64,7 +64,7 @@ pub fn wait_for_trees(plan: &Plan, sync: RawFd) -> io::Result<Trees> {
     if disk.is_some() != plan.disk.is_some()
         || mounts.len() != plan.mounts.len()
         || layers.iter().any(Vec::is_empty)
-        || shown.len() != plan.kernel.as_ref().map_or(0, |kernel| kernel.shown.len())
+        || shown.len() != plan.kernel.as_ref().map_or(0, |kernel| kernel.shown.len() + kernel.written.len())
     {
         return Err(refuse(libc::EPROTO, "a tree is missing"));
     }

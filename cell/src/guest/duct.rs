@@ -28,6 +28,8 @@ pub struct Duct {
     /// The program has ended: what is in the pipe now is all that counts.
     last: bool,
     closed: bool,
+    /// Nobody is left who asked for these bytes: they are taken, so that their writer goes on, and dropped.
+    forsaken: bool,
 }
 
 impl Duct {
@@ -59,6 +61,7 @@ impl Duct {
             refused: false,
             last: false,
             closed: false,
+            forsaken: false,
         })
     }
 
@@ -98,6 +101,19 @@ impl Duct {
         }
     }
 
+    /// The host that asked for this is gone: what comes is dropped, what was to be sent has ended.
+    pub fn forsake(&mut self) {
+        self.forsaken = true;
+        if self.from.is_none() {
+            self.finish();
+        }
+    }
+
+    /// Whether what is read may go somewhere now.
+    fn may_pass(&self, link_has_room: bool) -> bool {
+        self.to.is_some() || self.forsaken || (self.credit > 0 && link_has_room)
+    }
+
     pub fn done(&self) -> bool {
         self.closed
     }
@@ -108,8 +124,7 @@ impl Duct {
 
     /// Always two entries, so that the caller can match them up by position.
     pub fn add_waits(&self, waits: &mut Vec<Wait>, link_has_room: bool) {
-        let may_read =
-            !self.no_more && self.pending() == 0 && (self.to.is_some() || (self.credit > 0 && link_has_room));
+        let may_read = !self.no_more && self.pending() == 0 && self.may_pass(link_has_room);
         let source = self.from.as_ref().filter(|_| may_read).map_or(-1, AsRawFd::as_raw_fd);
         let target = self.to.as_ref().filter(|_| self.pending() > 0).map_or(-1, AsRawFd::as_raw_fd);
         waits.push(fd::wait_for(source, libc::POLLIN));
@@ -122,8 +137,7 @@ impl Duct {
         if self.no_more && self.pending() == 0 && !self.closed {
             return true;
         }
-        let may_send = self.to.is_some() || (self.credit > 0 && link_has_room);
-        self.last && !self.no_more && self.pending() == 0 && may_send
+        self.last && !self.no_more && self.pending() == 0 && self.may_pass(link_has_room)
     }
 
     pub fn serve(&mut self, waits: &[Wait], link: &mut Link) -> io::Result<()> {
@@ -139,10 +153,11 @@ impl Duct {
             Some(from) => from.as_raw_fd(),
             None => return Ok(()),
         };
-        let limit = if self.to.is_some() { CHUNK } else { CHUNK.min(self.credit) };
+        let limit = if self.to.is_some() || self.forsaken { CHUNK } else { CHUNK.min(self.credit) };
         let mut chunk = vec![0u8; limit];
         match fd::read(from, &mut chunk) {
             Ok(0) => self.no_more = true,
+            Ok(_) if self.forsaken && self.to.is_none() => {}
             Ok(n) if self.to.is_some() => {
                 chunk.truncate(n);
                 self.buffer = chunk;
@@ -183,7 +198,7 @@ impl Duct {
                 self.buffer.clear();
                 self.written = 0;
             }
-            if self.from.is_none() && taken > 0 {
+            if self.from.is_none() && taken > 0 && !self.forsaken {
                 link.say(self.job, &ToHost::Credit { stream: self.stream, bytes: taken as u32 })?;
             }
         }
@@ -193,10 +208,11 @@ impl Duct {
                 // Half-close a connection; for anything else dropping the descriptor says it.
                 Some(to) => {
                     drop(socket::shutdown_write(to.as_raw_fd()));
-                    if self.refused {
+                    if self.refused && !self.forsaken {
                         link.say(self.job, &ToHost::Close { stream: self.stream })?;
                     }
                 }
+                None if self.forsaken => {}
                 None => link.say(self.job, &ToHost::Close { stream: self.stream })?,
             }
         }

@@ -2,6 +2,7 @@
 //! the wall. It takes its connection from standard input and gives up the rest before it serves.
 
 use super::groups::Groups;
+use super::held;
 use super::House;
 use crate::contain::capabilities;
 use crate::contain::kernel::PLACEHOLDER;
@@ -57,6 +58,7 @@ fn begin(words: &Words) -> io::Result<()> {
         other => other?,
     }
     let groups = Groups::new(make_groups(words.pids)?);
+    held::tell(0, b"")?;
     capabilities::keep(words.bounding, words.guest_caps)?;
     process::prctl(libc::PR_SET_DUMPABLE, 0)?;
     let house = House {
@@ -69,7 +71,7 @@ fn begin(words: &Words) -> io::Result<()> {
     wall::load_filter(&seccomp::compile(&lines, words.filter))?;
     let facts = facts()?;
     drop(log);
-    super::run(control, house, Some(groups), facts)
+    super::run(control, house, Some(groups), facts, Some(self::facts))
 }
 
 /// Limit processes by a control group of this kernel's, since on the host each of them is several, and

@@ -114,6 +114,10 @@ impl Jobs {
         !process::has_plain_children()
     }
 
+    pub fn has(&self, id: u32) -> bool {
+        self.by_id.contains_key(&id)
+    }
+
     pub fn insert(&mut self, id: u32, job: Job) {
         self.by_id.insert(id, job);
     }

@@ -9,6 +9,7 @@ mod clerk;
 mod duct;
 mod groups;
 pub mod inside;
+mod held;
 mod jobs;
 mod link;
 mod slots;
@@ -60,6 +61,8 @@ impl House {
 
 struct Guest {
     house: House,
+    /// How to say anew what is true, where the memory of this kernel can be saved.
+    again: Option<Facts>,
     link: Link,
     jobs: Jobs,
     ducts: Vec<Duct>,
@@ -73,14 +76,22 @@ pub fn serve(control: OwnedFd, plan: &Plan, facts: Vec<u8>) -> ! {
         open_files: plan.open_files,
         change_identity: plan.uid_map.iter().map(|range| range.count).sum::<u32>() > 1,
     };
-    let code = match run(control, house, None, facts) {
+    let code = match run(control, house, None, facts, None) {
         Ok(()) => 0,
         Err(_) => 1,
     };
     process::exit(code)
 }
 
-fn run(control: OwnedFd, house: House, groups: Option<Groups>, facts: Vec<u8>) -> io::Result<()> {
+type Facts = fn() -> io::Result<Vec<u8>>;
+
+fn run(
+    control: OwnedFd,
+    house: House,
+    groups: Option<Groups>,
+    facts: Vec<u8>,
+    again: Option<Facts>,
+) -> io::Result<()> {
     process::set_name("cloister-guest")?;
     let mut link = Link::new(control)?;
     link.say(0, &ToHost::Hello { generation: GENERATION, facts })?;
@@ -89,7 +100,7 @@ fn run(control: OwnedFd, house: House, groups: Option<Groups>, facts: Vec<u8>) -
     // Taken, so that no stream is given a number that another has to have in the program.
     let _low = [fd::dup_above(null.as_raw_fd(), 0)?, fd::dup_above(null.as_raw_fd(), 0)?];
     let signals = process::signal_descriptor(&[libc::SIGCHLD, KEEPER_SIGNAL])?;
-    let mut guest = Guest { house, link, jobs: Jobs::new(null, groups)?, ducts: Vec::new() };
+    let mut guest = Guest { house, again, link, jobs: Jobs::new(null, groups)?, ducts: Vec::new() };
     let mut waits: Vec<Wait> = Vec::new();
     loop {
         waits.clear();
@@ -149,6 +160,10 @@ impl Guest {
         let fds = self.link.take_fds(wanted)?;
         match message {
             ToGuest::Ping => self.link.say(id, &ToHost::Pong),
+            ToGuest::Hold => self.hold(id),
+            ToGuest::Proceed | ToGuest::Renew { .. } | ToGuest::Answer { .. } => {
+                Err(io::Error::from_raw_os_error(libc::EPROTO))
+            }
             ToGuest::Start(start) => {
                 let outcome = spawn::start(&self.house, &mut self.jobs, &mut self.ducts, id, &start, fds);
                 self.answer(id, outcome)

@@ -12,12 +12,23 @@ pub const DATA: u8 = 6;
 pub const CLOSE: u8 = 7;
 pub const CREDIT: u8 = 8;
 pub const PING: u8 = 9;
+pub const HOLD: u8 = 10;
+pub const PROCEED: u8 = 11;
+pub const RENEW: u8 = 12;
+pub const ANSWER: u8 = 13;
 
 pub const HELLO: u8 = 32;
 pub const STARTED: u8 = 33;
 pub const EXITED: u8 = 34;
 pub const FAILED: u8 = 35;
 pub const PONG: u8 = 36;
+pub const HELD: u8 = 37;
+pub const ACCEPTED: u8 = 38;
+pub const ASKED: u8 = 39;
+
+#[cfg_attr(not(test), allow(dead_code))]
+/// Requests that the guest makes have numbers from here on.
+pub const FIRST_OF_GUEST: u32 = 1 << 31;
 
 /// Run a program.
 #[derive(Debug, PartialEq, Eq, Clone)]
@@ -66,6 +77,19 @@ pub enum ToGuest {
     Close { stream: u8 },
     Credit { stream: u8, bytes: u32 },
     Ping,
+    /// Send nothing more, after one HELD, until PROCEED or RENEW.
+    Hold,
+    Proceed,
+    /// The same after a restart from memory: there is another host at the other end.
+    Renew {
+        renewal: u64,
+        seed: Vec<u8>,
+        name: Vec<u8>,
+    },
+    /// The answer to one ASKED.
+    Answer {
+        bytes: Vec<u8>,
+    },
 }
 
 #[derive(Debug, PartialEq, Eq, Clone, Default)]
@@ -110,6 +134,17 @@ pub enum ToHost {
         bytes: u32,
     },
     Pong,
+    Held,
+    /// A program has connected to one of the doors, meaning this address.
+    Accepted {
+        door: u8,
+        address: u32,
+        port: u16,
+    },
+    /// A question for a name, as a datagram.
+    Asked {
+        bytes: Vec<u8>,
+    },
 }
 
 impl ToGuest {
@@ -152,6 +187,10 @@ impl ToGuest {
             CLOSE => ToGuest::Close { stream: r.u8()? },
             CREDIT => ToGuest::Credit { stream: r.u8()?, bytes: r.u32()? },
             PING => ToGuest::Ping,
+            HOLD => ToGuest::Hold,
+            PROCEED => ToGuest::Proceed,
+            RENEW => ToGuest::Renew { renewal: r.u64()?, seed: r.bytes()?, name: r.bytes()? },
+            ANSWER => ToGuest::Answer { bytes: r.rest().to_vec() },
             _ => return Err(Malformed("unknown kind of message")),
         };
         r.end()?;
@@ -205,6 +244,15 @@ impl ToHost {
                 CREDIT
             }
             ToHost::Pong => PONG,
+            ToHost::Held => HELD,
+            ToHost::Accepted { door, address, port } => {
+                w.u8(*door).u32(*address).u16(*port);
+                ACCEPTED
+            }
+            ToHost::Asked { bytes } => {
+                w.bytes.extend_from_slice(bytes);
+                ASKED
+            }
         };
         frame::encode(kind, id, &w.bytes)
     }

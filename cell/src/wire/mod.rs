@@ -5,7 +5,7 @@ pub mod frame;
 pub mod message;
 
 /// The one version number of the wire. Both ends must say the same.
-pub const GENERATION: u8 = 2;
+pub const GENERATION: u8 = 3;
 
 #[cfg(test)]
 pub mod tests;

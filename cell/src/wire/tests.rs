@@ -1,7 +1,7 @@
 //! The golden bytes of `wire/golden.txt`, read and written from this side, and the fuzz loops.
 
 use super::frame::{Assembler, Frame, MAX_TO_GUEST};
-use super::message::{Exited, File, Reach, Start, ToGuest, ToHost};
+use super::message::{Exited, File, Reach, Start, ToGuest, ToHost, FIRST_OF_GUEST};
 use super::GENERATION;
 use crate::contain::step::Step;
 use crate::plan::{Drill, Owner, Plan};
@@ -92,6 +92,14 @@ fn what_the_host_writes_is_understood() {
         ("to-guest-close", 8, ToGuest::Close { stream: 0 }),
         ("to-guest-credit", 9, ToGuest::Credit { stream: 2, bytes: 65_536 }),
         ("to-guest-ping", u32::MAX, ToGuest::Ping),
+        ("to-guest-hold", 10, ToGuest::Hold),
+        ("to-guest-proceed", 11, ToGuest::Proceed),
+        (
+            "to-guest-renew",
+            12,
+            ToGuest::Renew { renewal: 3, seed: b"\x00\xff".to_vec(), name: b"sb-1".to_vec() },
+        ),
+        ("to-guest-answer", FIRST_OF_GUEST, ToGuest::Answer { bytes: b"a\x00\xff".to_vec() }),
     ];
     for (name, id, message) in &expected {
         assert_eq!(read(name), (*id, message.clone()), "{name}");
@@ -126,6 +134,13 @@ fn what_the_guest_writes_is_golden() {
         ("from-guest-close", 6, ToHost::Close { stream: 255 }),
         ("from-guest-credit", 7, ToHost::Credit { stream: 0, bytes: 262_144 }),
         ("from-guest-pong", u32::MAX, ToHost::Pong),
+        ("from-guest-held", 10, ToHost::Held),
+        (
+            "from-guest-accepted",
+            FIRST_OF_GUEST,
+            ToHost::Accepted { door: 0, address: 0xC612_0001, port: 443 },
+        ),
+        ("from-guest-asked", FIRST_OF_GUEST + 1, ToHost::Asked { bytes: b"q\x00\xff".to_vec() }),
     ];
     for (name, id, message) in &written {
         assert_eq!(message.encode(*id), golden(name), "{name}");
@@ -137,7 +152,7 @@ fn what_the_guest_writes_is_golden() {
 #[test]
 fn one_byte_more_or_less_is_refused() {
     for (name, bytes) in golden_lines() {
-        if !name.starts_with("to-guest") || name.starts_with("to-guest-data") {
+        if !name.starts_with("to-guest") || name.starts_with("to-guest-data") || name == "to-guest-answer" {
             continue;
         }
         let frame = one_frame(&bytes);
@@ -232,6 +247,7 @@ fn a_plan_is_understood() {
     let kernel = drill.kernel.expect("a kernel");
     assert_eq!((kernel.argv.len(), kernel.capabilities), (2, 5));
     assert_eq!(kernel.shown, [(b"runsc".to_vec(), b"/usr/bin/runsc".to_vec())]);
+    assert_eq!(kernel.written, [(b"image".to_vec(), b"/run/i".to_vec())]);
     assert_eq!(kernel.made, [(b"c.json".to_vec(), b"{}".to_vec())]);
     let disk = drill.disk.expect("a disk");
     assert_eq!((disk.path.as_slice(), disk.idmap, disk.durable), (&b"/srv/disk"[..], true, false));

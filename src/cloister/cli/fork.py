@@ -37,7 +37,8 @@ def fork(source: str, count: int, pattern: str | None, grants: bool, as_json: bo
     """Make independent kept sandboxes from a snapshot, or from what NAME is now.
 
     They have its policy, an identity and a disk of their own, and share nothing they write.
-    Start one with `cloister start`, or use it with `cloister run --keep`.
+    Start one with `cloister start`, or use it with `cloister run --keep`. Forks of a snapshot
+    with memory go on with its programs at `cloister resume`.
 
     For example: `cloister fork task-42@before-upgrade --count 3`
     """
@@ -56,7 +57,7 @@ async def _fork(source: str, count: int, pattern: str | None, grants: bool, as_j
         else:
             base = await take(name, None)
         for each in names:
-            await _make(base, each, grants)
+            await _make(store, base, each, grants)
             await asyncio.to_thread(baselines.hand_on, store, name, each)
     if as_json:
         click.echo(json.dumps(names))
@@ -92,9 +93,17 @@ async def _free_names(store: Store, name: str, count: int, pattern: str | None) 
     return [parse_name(each, "the name of a fork") for each in names]
 
 
-async def _make(base: Snapshot, name: str, grants: bool) -> None:
+async def _make(store: Store, base: Snapshot, name: str, grants: bool) -> None:
     policy = read_policy(json.loads(base.policy), f"snapshot {base.id}")
+    remembers = await asyncio.to_thread(store.memories.has, base.id)
+    if remembers and (policy.mounts or policy.volumes) and not grants:
+        raise RequestError(
+            f"forks of {base.id} go on with its programs, which have its host directories and "
+            "volumes; say --grants"
+        )
     if not grants:
         policy = policy.replace(mounts=(), volumes=())
     workspace = await Workspace.open(new_sandbox_id(), policy, name, base)
     await workspace.close()
+    if remembers:
+        await asyncio.to_thread(store.memories.pause, name, base.id)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cloister.cli import session
-from cloister.cli.kept import find_kept, find_running, opened_workspace
+from cloister.cli.kept import find_kept, find_running, opened_workspace, require_running
 from cloister.cli.neutral import neutralise
 from cloister.cli.progress import Waiting
 from cloister.cli.ps import short_age
@@ -24,10 +24,11 @@ _COMMAND_SHOWN = 60
 
 
 @click.command()
+@click.option("--memory", is_flag=True, help="Save its programs too, for forks to go on with.")
 @click.option("--json", "as_json", is_flag=True, help="Print the snapshot as one JSON object.")
 @click.argument("name")
 @click.argument("snapshot_name", metavar="[SNAPSHOT]", required=False)
-def snapshot(name: str, snapshot_name: str | None, as_json: bool) -> int:
+def snapshot(name: str, snapshot_name: str | None, memory: bool, as_json: bool) -> int:
     """Save what is on the disk of the kept sandbox NAME now, running or not.
 
     With the name SNAPSHOT it stays until the sandbox is removed; without one it is there until
@@ -35,12 +36,12 @@ def snapshot(name: str, snapshot_name: str | None, as_json: bool) -> int:
 
     For example: `cloister snapshot task-42 before-upgrade`
     """
-    return session.run_until_signal(lambda: _snapshot(name, snapshot_name, as_json))
+    return session.run_until_signal(lambda: _snapshot(name, snapshot_name, memory, as_json))
 
 
-async def _snapshot(name: str, snapshot_name: str | None, as_json: bool) -> int:
+async def _snapshot(name: str, snapshot_name: str | None, memory: bool, as_json: bool) -> int:
     with Waiting(f"taking a snapshot of {name}"):
-        made = await take(name, snapshot_name)
+        made = await take(name, snapshot_name, memory=memory)
     if as_json:
         click.echo(json.dumps(describe(made)))
     else:
@@ -49,12 +50,12 @@ async def _snapshot(name: str, snapshot_name: str | None, as_json: bool) -> int:
     return 0
 
 
-async def take(name: str, snapshot_name: str | None) -> Snapshot:
+async def take(name: str, snapshot_name: str | None, *, memory: bool = False) -> Snapshot:
     """Take a snapshot of a kept sandbox, where it runs or of its disk alone."""
     store, _ = await find_kept(name)
-    remote = await find_running(name)
+    remote = await (require_running(name) if memory else find_running(name))
     if remote is not None:
-        id = await remote.snapshot(snapshot_name)
+        id = await remote.snapshot(snapshot_name, memory=memory)
         return await asyncio.to_thread(store.snapshots.find, id)
     async with opened_workspace(name) as workspace:
         return await workspace.take(Occasion(name=snapshot_name), idle=True)

@@ -9,7 +9,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -24,6 +24,9 @@ from cloister.node import open_store
 from cloister.node.control_channel import describe_error, error_from
 from cloister.node.control_place import log_of
 from cloister.sandbox import Sandbox
+
+if TYPE_CHECKING:
+    from cloister.store import Store
 
 _LOG_SHOWN = 400
 
@@ -60,6 +63,12 @@ async def _start(name: str, options: dict[str, Any], as_json: bool) -> int:
     else:
         click.echo(f"{name} is running in process {described['pid']}")
     return 0
+
+
+async def resume_in_background(store: Store, name: str) -> None:
+    """Have a process hold the kept sandbox of that name, going on from its saved memory."""
+    log = await asyncio.to_thread(log_of, store.directory, name)
+    await _hold_in_background(["--from-memory", "--", name], log)
 
 
 def _arguments(name: str, options: dict[str, Any]) -> list[str]:
@@ -127,25 +136,31 @@ def _end_of(log: Path) -> str:
 @click.command(hidden=True)
 @holding_options
 @click.option("--ready-fd", type=int, help="Where to say that it runs, or why it does not.")
+@click.option("--from-memory", is_flag=True, help="Go on from where it was paused on the disk.")
 @click.argument("name")
-def hold(name: str, ready_fd: int | None, **options: Any) -> int:
+def hold(name: str, ready_fd: int | None, from_memory: bool, **options: Any) -> int:
     """Run the kept sandbox NAME until it is stopped; what `start` leaves in the background."""
-    return session.run_until_signal(lambda: _hold(name, ready_fd, {**options, "keep": name}))
+    options["keep"] = name
+    return session.run_until_signal(lambda: _hold(name, ready_fd, from_memory, options))
 
 
-async def _hold(name: str, ready_fd: int | None, options: dict[str, Any]) -> int:
+async def _hold(name: str, ready_fd: int | None, from_memory: bool, options: dict[str, Any]) -> int:
     try:
         wanted = await parse_with_kept(options, {"lifetime": UNLIMITED})
         label = wanted.label or name
-        sandbox = Sandbox(wanted.policy, label=label, keep=name, template=wanted.template)
         with told_busy(name):
-            await sandbox.open()
+            if from_memory:
+                sandbox = await Sandbox.resumed(name, label=label)
+            else:
+                sandbox = Sandbox(wanted.policy, label=label, keep=name, template=wanted.template)
+                await sandbox.open()
     except CloisterError as error:
         _tell(ready_fd, {"error": describe_error(error)})
         return 1
     try:
         try:
-            await session.fill(sandbox, wanted)
+            if not from_memory:
+                await session.fill(sandbox, wanted)
         except CloisterError as error:
             _tell(ready_fd, {"error": describe_error(error)})
             return 1

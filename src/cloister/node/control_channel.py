@@ -12,7 +12,7 @@ from typing import Any
 
 from cloister.errors import CloisterError, HostError, RequestError
 
-VERSION = 1
+VERSION = 2
 # A command line may be as long as the kernel lets one be: 2 MiB, and JSON escapes make it longer.
 LONGEST_BYTES = 16 * 1024 * 1024
 _MOST_DESCRIPTORS = 4

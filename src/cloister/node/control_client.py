@@ -50,9 +50,10 @@ class Remote:
         except TypeError as error:
             raise HostError(f"the process that runs {quote(self.name)} says {error}") from error
 
-    async def snapshot(self, name: str | None) -> str:
+    async def snapshot(self, name: str | None, *, memory: bool = False) -> str:
         """Take a snapshot and return its id."""
-        return str((await self._ask({"do": "snapshot", "name": name}))["snapshot"])
+        request = {"do": "snapshot", "name": name, "memory": memory}
+        return str((await self._ask(request))["snapshot"])
 
     async def rewind(self, to: str | int) -> str:
         """Go back to a snapshot and return its id."""
@@ -70,6 +71,10 @@ class Remote:
     async def pause(self) -> None:
         """Stop every process inside."""
         await self._ask({"do": "pause"})
+
+    async def pause_to_disk(self) -> None:
+        """Save disk and memory, and end it."""
+        await self._ask({"do": "sleep"})
 
     async def resume(self) -> None:
         """Let every process inside continue."""

@@ -43,7 +43,8 @@ class Controlled(Protocol):
     def is_paused(self) -> bool: ...
     @property
     def host_pids(self) -> tuple[int, ...]: ...
-    async def snapshot(self, name: str | None = None) -> Snapshot: ...
+    async def snapshot(self, name: str | None = None, *, memory: bool = False) -> Snapshot: ...
+    async def pause_to_disk(self) -> Snapshot: ...
     async def rewind(self, to: str | int) -> Snapshot: ...
     async def pause(self) -> None: ...
     async def resume(self) -> None: ...
@@ -153,7 +154,13 @@ class Listener:
         name = request.get("name")
         if name is not None and not isinstance(name, str):
             raise RequestError(f"the name of a snapshot is {quote(name)}; write text")
-        return {"snapshot": (await self._sandbox.snapshot(name)).id}
+        memory = request.get("memory")
+        if not isinstance(memory, bool):
+            raise RequestError(f"memory is {quote(memory)}; write true or false")
+        return {"snapshot": (await self._sandbox.snapshot(name, memory=memory)).id}
+
+    async def _sleep(self, request: dict[str, Any]) -> dict[str, Any]:
+        return {"snapshot": (await self._sandbox.pause_to_disk()).id}
 
     async def _rewind(self, request: dict[str, Any]) -> dict[str, Any]:
         to = request.get("to")
@@ -194,6 +201,7 @@ class Listener:
         "compare": _compare,
         "ask": _ask,
         "pause": _pause,
+        "sleep": _sleep,
         "resume": _resume,
         "stop": _stop,
     }

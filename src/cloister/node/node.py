@@ -13,7 +13,7 @@ from collections.abc import AsyncGenerator, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cloister.errors import CloisterError, HostError
+from cloister.errors import CloisterError, HostError, Unsupported
 from cloister.model import SandboxId
 from cloister.node.approval_queue import ApprovalQueue
 from cloister.node.gateway import GatewayKeeper
@@ -32,6 +32,7 @@ from cloister.policy import (
 from cloister.runtime.base import Guest, Runtime
 from cloister.runtime.ground import BARE, Ground
 from cloister.runtime.gvisor import GvisorRuntime
+from cloister.runtime.memory import Memory, Remembering
 from cloister.runtime.namespace import NamespaceRuntime
 from cloister.runtime.plan import Plan
 from cloister.runtime.wasm import WasmRuntime
@@ -105,12 +106,14 @@ class Node:
         traffic: TrafficLog | None = None,
         ask: Ask | None = None,
         provisions: Provisions | None = None,
+        memory: Memory | None = None,
     ) -> Guest:
         """Start a sandbox; `amend` may change the plan for a rehearsal or another transport.
 
         `announce` is told the plan and the runtime before anything is done.
         `traffic` is told what it does with its way out, if it has one; `ask` is asked where a rule
-        says so. `provisions` are what reading its requests needs.
+        says so. `provisions` are what reading its requests needs. With `memory` it goes on from
+        there instead of beginning.
         """
         runtime = self.runtime_for(policy)
         await runtime.prepare()
@@ -128,7 +131,10 @@ class Node:
                 plan = amend(plan)
             if announce is not None:
                 announce(plan, runtime.name)
-            guest = await runtime.start(id, plan, on_lost)
+            if memory is None:
+                guest = await runtime.start(id, plan, on_lost)
+            else:
+                guest = await _remembering(runtime).restore(id, plan, memory, on_lost)
         except BaseException:
             self._unshow(id)
             raise
@@ -221,6 +227,16 @@ class Node:
         if path is not None:
             path.unlink(missing_ok=True)
 
+    async def checkpoint(self, guest: Guest) -> Memory:
+        """Save the memory of a sandbox, which is then to be destroyed; or raise Unsupported."""
+        return await _remembering(self._runtimes[guest.runtime]).checkpoint(guest)
+
+    async def memory_place(self, policy: Policy, id: str) -> Path:
+        """Return a directory for memory that a sandbox of this policy is to go on from."""
+        runtime = self.runtime_for(policy)
+        await runtime.prepare()
+        return _remembering(runtime).memory_place(id)
+
     async def pause(self, guest: Guest, paused: bool) -> None:
         """Stop or continue every process of a sandbox."""
         await self._runtimes[guest.runtime].pause(guest, paused)
@@ -264,6 +280,15 @@ def _runtimes() -> tuple[Runtime, ...]:
     """Every wall this release can build, in the order in which they are closed."""
     namespace = NamespaceRuntime()
     return (GvisorRuntime(namespace), WasmRuntime(namespace), namespace)
+
+
+def _remembering(runtime: Runtime) -> Remembering:
+    if isinstance(runtime, Remembering):
+        return runtime
+    raise Unsupported(
+        f'the runtime "{runtime.name}" cannot save memory: its processes are the host\'s own; '
+        'start the sandbox with trust="untrusted"'
+    )
 
 
 def _close_with(loop: asyncio.AbstractEventLoop, node: Node) -> AsyncGenerator[None, None]:

@@ -86,13 +86,15 @@ class Kernel:
     """A program executed in the guest's place: another kernel, in which a guest then runs.
 
     What was built as the sandbox's root is `/root` in a root of its own. `shown` are host files in
-    it, (name, path), and `made` are files written there, (name, content).
+    it, (name, path), `made` are files written there, (name, content), and `written` are host
+    directories it may write to, (name, path).
     """
 
     argv: tuple[str, ...]
     shown: tuple[tuple[str, str], ...]
     made: tuple[tuple[str, bytes], ...]
     capabilities: int
+    written: tuple[tuple[str, str], ...] = ()
 
 
 class Whole:
@@ -233,6 +235,7 @@ def _write_kernel(w: Writer, kernel: Kernel) -> None:
     w.list(kernel.argv, _write_text)
     w.list(kernel.shown, lambda w, file: w.bytes(file[0].encode()).bytes(os.fsencode(file[1])))
     w.list(kernel.made, lambda w, file: w.bytes(file[0].encode()).bytes(file[1]))
+    w.list(kernel.written, lambda w, file: w.bytes(file[0].encode()).bytes(os.fsencode(file[1])))
     w.u64(kernel.capabilities)
 
 

@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar
 from cloister.errors import RequestError
 from cloister.model import quote
 from cloister.node import open_store
+from cloister.node.remembered import unsealed
 from cloister.policy import Policy, read_policy
 
 if TYPE_CHECKING:
+    from cloister.runtime.memory import Memory
     from cloister.store import Snapshot
 
 
@@ -22,6 +24,7 @@ class Forked(Protocol):
     """What a fork needs of a sandbox."""
 
     def stand_on(self, snapshot: Snapshot) -> None: ...
+    def remember(self, memory: Memory) -> None: ...
     async def open(self) -> Self: ...
     async def stop(self) -> None: ...
 
@@ -70,7 +73,49 @@ async def fork(
     if with_secrets and not grants:
         raise RequestError("secrets go nowhere without a way out; say grants=True too")
     policy = _policy_of(base.id, base.policy, grants, with_secrets)
-    return await open_all([_open(make, policy, base, changes) for _ in range(count)])
+    store = await open_store()
+    if not await asyncio.to_thread(store.memories.has, base.id):
+        return await open_all([_open(make, policy, base, changes) for _ in range(count)])
+    _require_same(base, policy, changes)
+    async with unsealed(base, policy) as memory:
+        return await open_all([_open(make, policy, base, changes, memory) for _ in range(count)])
+
+
+def _require_same(base: Snapshot, policy: Policy, changes: dict[str, Any]) -> None:
+    """Refuse what running programs would have to take without having been started for it."""
+    before = read_policy(json.loads(base.policy), f"snapshot {base.id}")
+    others = sorted(changes.keys() - {"keep", "label", "approve"})
+    if others:
+        raise RequestError(
+            f"forks of {base.id} go on with its programs, which keep what they were started with; "
+            f"leave {others[0]} out, or fork a snapshot without memory"
+        )
+    if (before.mounts, before.volumes, before.egress) != (
+        policy.mounts,
+        policy.volumes,
+        policy.egress,
+    ):
+        raise RequestError(
+            f"forks of {base.id} go on with its programs, which have its host directories, volumes "
+            "and egress; say grants=True, or fork a snapshot without memory"
+        )
+
+
+async def resume(make: Callable[..., S], name: str, changes: dict[str, Any]) -> S:
+    """Start the kept sandbox of that name from the memory it was paused with."""
+    store = await open_store()
+    paused = await asyncio.to_thread(store.memories.paused, name)
+    if paused is None:
+        raise RequestError(
+            f"{quote(name)} is not paused on the disk; open it with keep={quote(name)}"
+        )
+    base = await asyncio.to_thread(store.snapshots.find, paused)
+    kept = await asyncio.to_thread(store.kept.find, name)
+    policy = read_policy(json.loads(kept.policy), f"kept sandbox {name}")
+    async with unsealed(base, policy) as memory:
+        sandbox = make(keep=name, **changes)
+        sandbox.remember(memory)
+        return await sandbox.open()
 
 
 # Reading a policy takes as long as a fifth of a start, and forks of one snapshot are many.
@@ -90,10 +135,16 @@ async def _find(snapshot: Snapshot | str) -> Snapshot:
 
 
 async def _open(
-    make: Callable[..., S], policy: Policy, base: Snapshot, changes: dict[str, Any]
+    make: Callable[..., S],
+    policy: Policy,
+    base: Snapshot,
+    changes: dict[str, Any],
+    memory: Memory | None = None,
 ) -> S:
     sandbox = make(policy, **changes)
     sandbox.stand_on(base)
+    if memory is not None:
+        sandbox.remember(memory)
     return await sandbox.open()
 
 

@@ -98,6 +98,11 @@ class Observed:
         return self._running().link
 
     @property
+    def has_no_guest(self) -> bool:
+        """Whether nothing runs: it has not begun, has ended, or is about to go on."""
+        return self._guest is None
+
+    @property
     def guest(self) -> Guest:
         """What the runtime knows of it."""
         return self._running()

@@ -273,8 +273,10 @@ class RemoteSandbox(Sandbox):
         await self.ask_server("POST", "/resume")
         self._is_held = False
 
-    async def snapshot(self, name: str | None = None) -> Snapshot:
+    async def snapshot(self, name: str | None = None, *, memory: bool = False) -> Snapshot:
         """Save what is on its disk now; programs go on. With a name it is kept until removed."""
+        if memory:
+            raise Unsupported("the server saves no memory; leave memory out")
         return read_snapshot(await self.ask_server("POST", "/snapshots", {"name": name}))
 
     async def snapshots(self) -> tuple[Snapshot, ...]:

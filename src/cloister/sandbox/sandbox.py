@@ -203,7 +203,7 @@ class Sandbox(Elsewhere, Stateful, Permitting, Observed, Moduled, Dialled):
             await self._provided.close()
 
     async def start_guest(self, ground: Ground) -> None:
-        """Start a guest on this ground, where there is none."""
+        """Start a guest on this ground, where there is none, or have one go on from memory."""
         if self._node is None or self._over is not None:
             return
         self._accounts.renew()
@@ -223,6 +223,7 @@ class Sandbox(Elsewhere, Stateful, Permitting, Observed, Moduled, Dialled):
                 traffic=self._traffic,
                 provisions=provisions,
                 ask=self._state.ask,
+                memory=self._state.memory,
             )
         except CloisterError as error:
             if self._span.begun:

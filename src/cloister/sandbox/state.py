@@ -6,15 +6,17 @@ import asyncio
 import contextlib
 import os
 import shlex
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from cloister.errors import CloisterError, RequestError, Unsupported
 from cloister.model import Profile, Result, quote
 from cloister.node import Node, Occasion, Workspace, as_held, require_countable
+from cloister.node.remembered import require_awake
 from cloister.policy import History, ImageRoot, LedgerMode, Policy, Storage
+from cloister.sandbox.remembering import Remembering, to_the_end
 from cloister.sandbox.templated import find_template, launch, template_policy
 
 if TYPE_CHECKING:
@@ -29,8 +31,6 @@ if TYPE_CHECKING:
     from cloister.sandbox.sandbox import Sandbox
     from cloister.store import Snapshot
     from cloister.store.changes import Owners, Skeleton, Stratum
-
-_Value = TypeVar("_Value")
 
 WORKSPACE = "/workspace"
 
@@ -47,10 +47,11 @@ class Wanted:
     approve: Approve | None = None
 
 
-class State:
+class State(Remembering):
     """The stored side of one sandbox; nothing of it is touched where the policy needs no store."""
 
     def __init__(self, sandbox: Sandbox, wanted: Wanted) -> None:
+        super().__init__()
         self._sandbox = sandbox
         self._wanted = wanted
         self._workspace: Workspace | None = None
@@ -124,6 +125,8 @@ class State:
             made = policy.replace(ledger=LedgerMode.ON)
         workspace = await Workspace.open(sandbox.id, made, wanted.keep, wanted.base)
         self._workspace = workspace
+        if wanted.keep is not None and self.memory is None:
+            require_awake(workspace.store, wanted.keep)
         if workspace.kept_policy is None:
             policy = workspace.policy
         elif wanted.policy is None:
@@ -226,6 +229,7 @@ class State:
     def come_up(self) -> None:
         """The start is over, and nothing failed: from now on what is kept stays."""
         self._came_up = True
+        self.has_gone_on()
 
     def stands_under(self, guest_pid: int) -> None:
         """Note which guest may write to the disk, if there is one."""
@@ -262,10 +266,11 @@ class State:
         if self.recording is not None:
             self.recording.paused(paused)
 
-    async def snapshot(self, name: str | None) -> Snapshot:
+    async def snapshot(self, name: str | None, *, memory: bool = False) -> Snapshot:
         """Take a snapshot; processes go on afterwards as if nothing had been."""
         async with self._standing_still():
-            return await _to_the_end(self._take(Occasion(name=name)))
+            work = self._take_remembering if memory else self._take
+            return await to_the_end(work(Occasion(name=name)))
 
     async def step(self, command: str | Sequence[str | bytes]) -> None:
         """Take the snapshot that ends a command, where the policy wants a history."""
@@ -273,7 +278,7 @@ class State:
             async with self._standing_still():
                 step = self._workspace.next_step()
                 occasion = Occasion(step=step, command=_words(command))
-                taken = await _to_the_end(self._take(occasion))
+                taken = await to_the_end(self._take(occasion))
                 if self.recording is not None:
                     self.recording.changes.add(step, self._trees_of(taken))
 
@@ -324,7 +329,7 @@ class State:
         """Go back to a snapshot. Programs end; what is now is kept as a branch of its own."""
         async with self._standing_still():
             target = await self.workspace.find(to)
-            await _to_the_end(self._go_back(target))
+            await to_the_end(self._go_back(target))
             return target
 
     async def _go_back(self, target: Snapshot) -> None:
@@ -360,16 +365,6 @@ def _as_image_user(policy: Policy, image: Image) -> Policy:
     if stated or image.user is None or 0 in image.user:
         return policy
     return policy.replace(user=image.user)
-
-
-async def _to_the_end(work: Coroutine[Any, Any, _Value]) -> _Value:
-    """Do something that must not be left half done: a cancelled caller waits until it is done."""
-    task = asyncio.ensure_future(work)
-    try:
-        return await asyncio.shield(task)
-    except asyncio.CancelledError:
-        await asyncio.gather(task, return_exceptions=True)
-        raise
 
 
 def _needs_store(policy: Policy) -> bool:

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any, Self
 
 from cloister.errors import CloisterError
 from cloister.sandbox.differences import Differences
-from cloister.sandbox.fork import Forks, fork, require_count
+from cloister.sandbox.fork import Forks, fork, require_count, resume
 
 if TYPE_CHECKING:
     from cloister.model import Result
     from cloister.model.approvals import Answer, Question
     from cloister.sandbox.process import Command
+    from cloister.runtime.memory import Memory
     from cloister.sandbox.recording import Recording
     from cloister.sandbox.state import State
     from cloister.store import Snapshot
@@ -47,6 +48,10 @@ class Stateful:
         if self._state.stands_still:
             await self._state.wait_until_moving()
 
+    def remember(self, memory: Memory) -> None:
+        """Go on from memory instead of beginning. Before the start only."""
+        self._state.remember(memory)
+
     def stand_on(self, snapshot: Snapshot) -> None:
         """Begin as a snapshot was. Before the start only."""
         self._state.stand_on(snapshot)
@@ -59,9 +64,24 @@ class Stateful:
         """Let every process inside continue."""
         await self._state.pause(False)
 
-    async def snapshot(self, name: str | None = None) -> Snapshot:
-        """Save what is on its disk now; programs go on. With a name it is kept until removed."""
-        return await self._state.snapshot(name)
+    async def snapshot(self, name: str | None = None, *, memory: bool = False) -> Snapshot:
+        """Save what is on its disk now; programs go on. With a name it is kept until removed.
+
+        With `memory` the programs are saved too, of the same moment, and forks of it go on with
+        them. Not every runtime can.
+        """
+        return await self._state.snapshot(name, memory=memory)
+
+    async def pause_to_disk(self) -> Snapshot:
+        """Save disk and memory and end: `resumed(name)` goes on, in any process, after a reboot."""
+        taken = await self._state.pause_to_disk()
+        await self.stop()
+        return taken
+
+    @classmethod
+    async def resumed(cls, name: str, **changes: Any) -> Self:
+        """Return the kept sandbox of that name, running again from where it was paused on disk."""
+        return await resume(cls, name, changes)
 
     async def rewind(self, to: Snapshot | str | int) -> Snapshot:
         """Go back to a snapshot, its name, or the number of a step. Programs inside end.

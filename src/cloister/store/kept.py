@@ -15,6 +15,7 @@ from cloister.model import quote
 from cloister.store.disks import tree_of
 from cloister.store.last_guest import read_holder, read_holder_of, wait_last_guest, write_holder
 from cloister.store.locks import sweep_locks, take_lock
+from cloister.store.memories import remove_memories
 from cloister.store.place import parse_name
 from cloister.store.records import unpack
 from cloister.store.snapshot import forget, unused_trees
@@ -161,6 +162,7 @@ class Kept:
                 unused = forget_spares(connection, gone)
                 unused += unused_trees(connection, tuple(chains))
             self._spares.wait(gone)
+            remove_memories(self._trees.state, gone)
             self._trees.discard(tree_of(kept.disk), *unused)
 
     def lock(self, name: str) -> KeptLock:

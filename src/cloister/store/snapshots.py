@@ -11,6 +11,7 @@ from cloister.errors import AlreadyExists, NotFound, RequestError
 from cloister.model import quote
 from cloister.store.disks import Disk, Disks
 from cloister.store.driver import BENCH
+from cloister.store.memories import remove_memories
 from cloister.store.merge import LONGEST_CHAIN, merge_chain
 from cloister.store.place import parse_name
 from cloister.store.snapshot import (
@@ -195,6 +196,7 @@ class Snapshots:
             unused = forget_spares(connection, [snapshot.id])
             unused += unused_trees(connection, snapshot.chain)
         self._spares.wait([snapshot.id])
+        remove_memories(trees.state, [snapshot.id])
         trees.discard(*unused)
 
     def _where(self, condition: str, values: tuple[object, ...]) -> tuple[Snapshot, ...]:

@@ -16,6 +16,7 @@ from cloister.store.driver import Driver
 from cloister.store.images import Images
 from cloister.store.kept import Kept
 from cloister.store.layers import Layers
+from cloister.store.memories import Memories
 from cloister.store.owners import Owner
 from cloister.store.place import free_bytes, make_private, state_directory
 from cloister.store.pool import POOL_FILE
@@ -45,6 +46,7 @@ class Store:
         self.disks = Disks(self._trees, self.spares)
         self.snapshots = Snapshots(self._trees, self.disks, self.spares)
         self.volumes = Volumes(self._trees, locks)
+        self.memories = Memories(self._trees)
         self.kept = Kept(self._trees, locks, self.spares)
 
     @classmethod
@@ -79,7 +81,7 @@ class Store:
         """Remove what nothing refers to."""
         collected = collect(self._trees, dry_run=dry_run, progress=progress)
         if not dry_run:
-            for each in (self.kept, self.volumes, self.layers):
+            for each in (self.kept, self.volumes, self.layers, self.memories):
                 each.sweep()
         return collected
 

@@ -30,7 +30,7 @@ class Trees:
         self.records = records
         self.driver = driver
         self.owner = owner
-        self._state = state
+        self.state = state
 
     def path(self, tree: str) -> Path:
         """Return where a tree is."""
@@ -38,7 +38,7 @@ class Trees:
 
     def require_room(self) -> None:
         """Refuse to begin anything new while the disk is nearly full."""
-        require_room(self._state, self.driver.root)
+        require_room(self.state, self.driver.root)
 
     def begin(
         self,
@@ -130,7 +130,7 @@ class Trees:
     def _alone(self) -> Iterator[None]:
         # Two who move the same tree back would have the second one remove it.
         flags = os.O_CREAT | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
-        lock = os.open(self._state / "recover.lock", flags, 0o600)
+        lock = os.open(self.state / "recover.lock", flags, 0o600)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield

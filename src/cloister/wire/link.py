@@ -12,12 +12,23 @@ from typing import Protocol
 
 from cloister.errors import CloisterError, GuestGone, ProtocolViolation
 from cloister.wire.frames import MAX_FROM_GUEST, Assembler
-from cloister.wire.messages import GENERATION, Hello, Message, decode_message
+from cloister.wire.messages import (
+    FIRST_OF_GUEST,
+    GENERATION,
+    Hello,
+    Message,
+    decode_message,
+    encode_hold,
+    encode_ping,
+    encode_proceed,
+)
 
 # Asked for at once. More would make the allocator fetch and return pages for every message.
 _READ = 64 * 1024
 # Past this many unsent bytes a writer waits: the guest is not reading.
 _HIGH_WATER = 1024 * 1024
+# For a guest to finish its sentence.
+_HOLD_S = 30.0
 
 
 class Listener(Protocol):
@@ -39,6 +50,7 @@ class Link:
         *,
         carries_descriptors: bool,
         on_lost: Callable[[CloisterError], None],
+        first_id: int = 1,
     ) -> None:
         self.carries_descriptors = carries_descriptors
         self.closed = False
@@ -46,7 +58,10 @@ class Link:
         self._socket = control
         self.on_lost = on_lost
         self._frames = Assembler(MAX_FROM_GUEST)
-        self._ids = itertools.count(1)
+        self._ids = itertools.count(first_id)
+        # Whoever takes what comes from inside without having been asked for.
+        self.on_request: Callable[[int, Message], None] | None = None
+        self._withheld: list[tuple[bytes, Sequence[int]]] | None = None
         self._listeners: dict[int, Listener] = {}
         self._queue: deque[tuple[memoryview, Sequence[int]]] = deque()
         self._queued = 0
@@ -74,6 +89,9 @@ class Link:
         """Send a frame now, or as soon as the socket takes it. Descriptors must stay open."""
         if self._error is not None:
             raise self._error
+        if self._withheld is not None:
+            self._withheld.append((frame, [_dup(fd) for fd in descriptors]))
+            return
         view = memoryview(frame)
         if not self._queue:
             sent = self._write(view, descriptors)
@@ -92,6 +110,62 @@ class Link:
             waiter = self._loop.create_future()
             self._drained.append(waiter)
             await waiter
+
+    async def wait_answer(self, wait_s: float) -> None:
+        """Wait until the guest has said that it is there."""
+        heard: asyncio.Future[None] = self._loop.create_future()
+        id = self.new_id()
+        self.listen(id, _Waiting(heard))
+        self.send(encode_ping(id))
+        try:
+            async with asyncio.timeout(wait_s):
+                await heard
+        except TimeoutError:
+            error = GuestGone("the guest does not answer", reason="hung")
+            self._lose(error)
+            raise error from None
+        finally:
+            self.forget(id)
+
+    async def hold(self) -> None:
+        """Have the guest say nothing more; when this returns all it said is here.
+
+        What is sent from now on waits until `proceed`. Nothing more is read, not even its end.
+        """
+        held: asyncio.Future[None] = self._loop.create_future()
+        id = self.new_id()
+        self.listen(id, _Waiting(held))
+        self.send(encode_hold(id))
+        self._withheld = []
+        try:
+            async with asyncio.timeout(_HOLD_S):
+                await held
+        except TimeoutError:
+            error = GuestGone("the guest does not hold still", reason="hung")
+            self._lose(error)
+            raise error from None
+        finally:
+            self.forget(id)
+        if self._error is None:
+            self._loop.remove_reader(self._socket.fileno())
+
+    def proceed(self, control: socket.socket | None = None) -> None:
+        """Let the guest go on that was held, at the other end of `control` if it is another one."""
+        if self._error is not None:
+            if control is not None:
+                control.close()
+            raise self._error
+        if control is not None:
+            self._socket.close()
+            control.setblocking(False)
+            self._socket = control
+            self._frames = Assembler(MAX_FROM_GUEST)
+        self._loop.add_reader(self._socket.fileno(), self._readable)
+        withheld, self._withheld = self._withheld or [], None
+        self.send(encode_proceed(self.new_id()))
+        for frame, descriptors in withheld:
+            self.send(frame, descriptors)
+            _close(descriptors)
 
     def fail(self, error: CloisterError) -> None:
         """Give up on this guest for a reason found elsewhere; whoever waits for it gets that."""
@@ -154,6 +228,10 @@ class Link:
             return
         if not self.greeted.done():
             raise ProtocolViolation("the guest spoke before it said hello")
+        if id >= FIRST_OF_GUEST and id not in self._listeners:
+            if self.on_request is not None:
+                self.on_request(id, message)
+            return
         # An answer to a request that nobody made, or that has been given up, is dropped here.
         listener = self._listeners.get(id)
         if listener is not None:
@@ -177,8 +255,9 @@ class Link:
         self._loop.remove_reader(self._socket.fileno())
         self._loop.remove_writer(self._socket.fileno())
         self._socket.close()
-        for _, descriptors in self._queue:
+        for _, descriptors in (*self._queue, *(self._withheld or ())):
             _close(descriptors)
+        self._withheld = None
         self._queue.clear()
         self._queued = 0
         self._wake_writers()
@@ -197,6 +276,21 @@ class Link:
             waiter = self._drained.popleft()
             if not waiter.done():
                 waiter.set_result(None)
+
+
+class _Waiting:
+    """Waits for one word about a request."""
+
+    def __init__(self, heard: asyncio.Future[None]) -> None:
+        self._heard = heard
+
+    def hear(self, message: Message) -> None:
+        if not self._heard.done():
+            self._heard.set_result(None)
+
+    def lost(self, error: CloisterError) -> None:
+        if not self._heard.done():
+            self._heard.set_exception(error)
 
 
 def _dup(fd: int) -> int:

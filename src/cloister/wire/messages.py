@@ -12,14 +12,22 @@ from cloister.wire.codec import Reader, Writer
 from cloister.wire.frames import Frame, encode_frame
 
 # The one version number of the wire. Both ends must say the same.
-GENERATION = 2
+GENERATION = 3
 
 START, SIGNAL, RESIZE, DIAL, FILE, DATA, CLOSE, CREDIT, PING = range(1, 10)
-HELLO, STARTED, EXITED, FAILED, PONG = range(32, 37)
+HOLD, PROCEED, RENEW, ANSWER = range(10, 14)
+HELLO, STARTED, EXITED, FAILED, PONG, HELD, ACCEPTED, ASKED = range(32, 40)
+
+# Requests that the guest makes have numbers from here on.
+FIRST_OF_GUEST = 1 << 31
+# As CLOSE of a connection that came from inside: it is cut, which is not the end of a stream.
+CUT = 255
 
 # A FAILED message names a step and, at most, one path.
 _MAX_TEXT = 8192
 _MAX_FACTS = 64 * 1024
+# What a name server is asked fits into this.
+_MAX_QUESTION = 4096
 # The kernel's own limit (include/linux/err.h); past a C int strerror() raises OverflowError.
 _MAX_ERRNO = 4095
 _EXITED = struct.Struct("<IBBQQQQQI")
@@ -142,6 +150,27 @@ def encode_ping(id: int) -> bytes:
     return encode_frame(PING, id, b"")
 
 
+def encode_hold(id: int) -> bytes:
+    """Return the frame after which the guest says HELD and nothing more."""
+    return encode_frame(HOLD, id, b"")
+
+
+def encode_proceed(id: int) -> bytes:
+    """Return the frame that lets a guest go on that was held."""
+    return encode_frame(PROCEED, id, b"")
+
+
+def encode_renew(id: int, renewal: int, seed: bytes, name: str) -> bytes:
+    """Return the frame that tells a guest which goes on from saved memory who it is now."""
+    w = Writer().u64(renewal).bytes(seed).bytes(name.encode())
+    return encode_frame(RENEW, id, w.done())
+
+
+def encode_answer(id: int, data: bytes) -> bytes:
+    """Return the frame that answers a question for a name."""
+    return encode_frame(ANSWER, id, data)
+
+
 class Hello(NamedTuple):
     """The guest is there and speaks this generation; what it found to be true of itself."""
 
@@ -206,7 +235,25 @@ class Pong(NamedTuple):
     """The guest is there."""
 
 
-Message = Hello | Started | Exited | Failed | Data | Close | Credit | Pong
+class Held(NamedTuple):
+    """The guest says nothing more until it is told to."""
+
+
+class Accepted(NamedTuple):
+    """A program has connected to one of the doors inside, meaning this address."""
+
+    door: int
+    address: int
+    port: int
+
+
+class Asked(NamedTuple):
+    """A question for a name, as a datagram."""
+
+    question: bytes
+
+
+Message = Hello | Started | Exited | Failed | Data | Close | Credit | Pong | Held | Accepted | Asked
 
 
 def decode_message(frame: Frame) -> Message:
@@ -235,6 +282,17 @@ def decode_message(frame: Frame) -> Message:
             message = Failed(errno, step.decode("ascii", "replace"), detail)
         case 36:
             message = Pong()
+        case 37:
+            message = Held()
+        case 38:
+            message = Accepted(r.u8(), r.u32(), r.u16())
+        case 39:
+            question = r.rest()
+            if len(question) > _MAX_QUESTION:
+                raise ProtocolViolation(
+                    f"a question of {len(question)} bytes; the limit is {_MAX_QUESTION}"
+                )
+            return Asked(question)
         case _:
             raise ProtocolViolation(f"message of unknown kind {frame.kind}")
     r.end()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import resource
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from cloister.policy import Policy
@@ -45,11 +47,17 @@ _RLIMIT_NAMES = {
 # Each file that is open inside takes up to two descriptors of runsc's.
 _KERNEL_FILES = 65_536
 _CONTAINER = "sandbox"
+_IMAGE = "image"
 
 
-def kernel_of(runsc: Runsc, cell: str, policy: Policy, plan: Plan) -> Kernel:
-    """Return the program that takes the guest's place, for the sandbox that `plan` describes."""
-    argv = (
+def kernel_of(
+    runsc: Runsc, cell: str, policy: Policy, plan: Plan, *, saved: Path | None = None
+) -> Kernel:
+    """Return the program that takes the guest's place, for the sandbox that `plan` describes.
+
+    `saved` is where its memory may be written to.
+    """
+    command = (
         "/runsc",
         "--root=/state",
         f"--platform={runsc.platform}",
@@ -60,15 +68,27 @@ def kernel_of(runsc: Runsc, cell: str, policy: Policy, plan: Plan) -> Kernel:
         "--file-access-mounts=shared",
         "--overlay2=none",
         "--host-uds=none",
-        "run",
-        "--bundle=/",
-        _CONTAINER,
     )
+    save = (*command, "checkpoint", f"--image-path=/{_IMAGE}", _CONTAINER)
     return Kernel(
-        argv=argv,
+        argv=("/cell", "warden", *command, "run", "--bundle=/", _CONTAINER, "--", *save),
         shown=(("runsc", str(runsc.path)), ("cell", cell)),
         made=(("config.json", json.dumps(_specification(policy, plan)).encode()),),
         capabilities=KERNEL_CAPABILITIES,
+        written=() if saved is None else ((_IMAGE, str(saved)),),
+    )
+
+
+def restoring(kernel: Kernel, files: Path) -> Kernel:
+    """Return the program that goes on from memory in these files instead of beginning."""
+    at = kernel.argv.index("run")
+    restore = ("restore", "--bundle=/", "--image-path=/", _CONTAINER)
+    rest = kernel.argv[kernel.argv.index("--") :]
+    names = sorted(path.name for path in files.iterdir())
+    return replace(
+        kernel,
+        argv=(*kernel.argv[:at], *restore, *rest),
+        shown=(*kernel.shown, *((name, str(files / name)) for name in names)),
     )
 
 

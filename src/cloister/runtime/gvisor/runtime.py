@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import os
+import shutil
+import socket
 from collections.abc import Callable
 from pathlib import Path
 
@@ -20,8 +22,10 @@ from cloister.model import SandboxId, new_sandbox_id
 from cloister.policy import STRENGTHS, Policy, RuntimeFacts
 from cloister.runtime.base import Guest, Posture
 from cloister.runtime.ground import BARE, Ground
-from cloister.runtime.gvisor.bundle import kernel_of, kernel_rlimits
+from cloister.runtime.gvisor.bundle import kernel_of, kernel_rlimits, restoring
 from cloister.runtime.gvisor.program import INSTALL, Runsc, candidates, find_runsc
+from cloister.runtime.gvisor.saving import make_image_place, save
+from cloister.runtime.memory import Memory
 from cloister.runtime.namespace import NamespaceRuntime
 from cloister.runtime.namespace.guest import NamespaceGuest
 from cloister.runtime.namespace.runtime import cell_binary
@@ -45,6 +49,15 @@ class GvisorGuest(NamespaceGuest):
 
     runtime = "gvisor"
     shares_kernel = False
+    word: socket.socket | None = None
+
+    def close(self) -> None:
+        """Let go of what its runtime holds for it beside its link."""
+        if self.word is not None:
+            self.word.close()
+            self.word = None
+        for _, path in () if self.plan.kernel is None else self.plan.kernel.written:
+            shutil.rmtree(path, ignore_errors=True)
 
     @property
     def is_alone(self) -> bool:
@@ -80,6 +93,10 @@ class GvisorRuntime:
         """Return where a line about a sandbox of ours goes."""
         return self._launching.record_path(id)
 
+    def memory_place(self, id: str) -> Path:
+        """Return a directory for memory of a sandbox, saved or to go on from."""
+        return self._launching.memory_place(id)
+
     def with_way_out(self, ground: Ground, policy: Policy) -> Ground:
         """Refuse: this wall has no way out yet."""
         raise Unsupported(
@@ -101,7 +118,12 @@ class GvisorRuntime:
                 'the runtime "gvisor" needs a range of ids of its own; add one for you to '
                 "/etc/subuid and /etc/subgid, and install newuidmap, or run as root"
             )
-        kernel = kernel_of(runsc, os.path.realpath(cell_binary()), policy, plan)
+        saved = None
+        if ground.disk is not None:
+            # Made for this very one; nobody else's ids may write there, and nobody may look.
+            saved = self.memory_place(id)
+            make_image_place(saved)
+        kernel = kernel_of(runsc, os.path.realpath(cell_binary()), policy, plan, saved=saved)
         room = self._room(key, plan.room)
         return dataclasses.replace(plan, room=room, kernel=kernel, stream_transport=True)
 
@@ -135,10 +157,47 @@ class GvisorRuntime:
     async def _launch_spare(self, plan: Plan) -> GvisorGuest:
         return await self._launch(new_sandbox_id(), plan, lambda error: self._spare.lost(plan))
 
+    async def checkpoint(self, guest: Guest) -> Memory:
+        """Have runsc write its memory down, by which it ends."""
+        if not isinstance(guest, GvisorGuest) or guest.word is None:
+            raise RequestError("this guest belongs to another runtime")
+        if guest.plan.disk is None:
+            raise Unsupported('memory is saved with a disk; say storage="disk" at the start')
+        await guest.link.hold()
+        # Its end is not a loss from here on.
+        on_lost = self._launching.expect_end(guest)
+        try:
+            await save(guest.word)
+        except LaunchFailed:
+            if on_lost is not None:
+                self._launching.hand_over(guest, guest.id, on_lost)
+            guest.link.proceed()
+            raise
+        guest.link_stays = True
+        # Out of the way: whoever goes on under the same name may save again.
+        files = self.memory_place(f"{guest.id}.saved")
+        os.rename(self.memory_place(guest.id), files)
+        return Memory(files, guest.link.new_id(), link=guest.link)
+
+    async def restore(
+        self, id: SandboxId, plan: Plan, memory: Memory, on_lost: Callable[[CloisterError], None]
+    ) -> Guest:
+        """Build the wall, and have runsc go on in it from memory."""
+        if plan.kernel is None:
+            raise RequestError("the plan has no kernel to go on in")
+        kernel = restoring(plan.kernel, memory.files)
+        return await self._launch(id, dataclasses.replace(plan, kernel=kernel), on_lost, memory)
+
     async def _launch(
-        self, id: SandboxId, plan: Plan, on_lost: Callable[[CloisterError], None]
+        self,
+        id: SandboxId,
+        plan: Plan,
+        on_lost: Callable[[CloisterError], None],
+        memory: Memory | None = None,
     ) -> GvisorGuest:
-        reading, writing = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        reading, writing = socket.socketpair()
+        reading.setblocking(False)
+        guest = None
         try:
             try:
                 guest = await self._launching.launch(
@@ -147,8 +206,9 @@ class GvisorRuntime:
                     on_lost,
                     GvisorGuest,
                     _require_posture,
-                    log=writing,
+                    log=writing.fileno(),
                     greeting_s=_GREETING_S,
+                    memory=memory,
                 )
             except GuestGone as error:
                 raise _explained(error, reading) from error
@@ -157,10 +217,13 @@ class GvisorRuntime:
             except BaseException:
                 await asyncio.shield(self._launching.end(guest))
                 raise
+            # Kept open: its end is the end of the sandbox, and by it runsc is told to save.
+            guest.word = reading
             return guest
         finally:
-            os.close(writing)
-            os.close(reading)
+            writing.close()
+            if guest is None or guest.word is None:
+                reading.close()
 
     async def destroy(self, guest: Guest) -> None:
         """End it by the kernel's means: everything of runsc's is in one process namespace."""
@@ -231,10 +294,10 @@ def _field(status: str, name: str) -> str:
     return next((value.strip() for key, _, value in lines if key == name), "")
 
 
-def _explained(error: GuestGone, log: int) -> CloisterError:
+def _explained(error: GuestGone, log: socket.socket) -> CloisterError:
     try:
-        said = os.read(log, _MAX_LOG).decode("utf-8", "replace").strip()
-    except BlockingIOError:
+        said = log.recv(_MAX_LOG).decode("utf-8", "replace").strip()
+    except (BlockingIOError, ConnectionResetError):
         said = ""
     if not said:
         return error

@@ -20,6 +20,8 @@ class NamespaceGuest:
     runtime: str = "namespace"
     shares_kernel: bool = True
     runs_modules: bool = False
+    # Whether its link outlives it: it goes on from its memory.
+    link_stays: bool = False
 
     def __init__(
         self,
@@ -42,6 +44,9 @@ class NamespaceGuest:
         self._groups = groups
         self._template = template
         self.doors = doors
+
+    def close(self) -> None:
+        """Let go of what its runtime holds for it beside its link: nothing here."""
 
     def host_path(self, source: str) -> Path | None:
         """Return where this process finds a directory that the plan names, if it may look at it.

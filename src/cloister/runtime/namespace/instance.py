@@ -188,7 +188,8 @@ def _remove_instance(
     for kind in ("json", "pem", "p12"):
         for file in base.glob(f"{name}.*.{kind}"):
             file.unlink(missing_ok=True)
-    shutil.rmtree(base / name, ignore_errors=True)
+    for directory in (base / name, *base.glob(f"{name}.*.memory")):
+        shutil.rmtree(directory, ignore_errors=True)
     if not _remove_groups(groups, patience_s):
         return False
     (base / (name + _LOCK)).unlink(missing_ok=True)

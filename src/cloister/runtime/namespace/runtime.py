@@ -8,7 +8,7 @@ import errno
 import itertools
 import os
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
@@ -18,12 +18,14 @@ from cloister.policy import HostRoot, Policy, RuntimeFacts
 from cloister.runtime.base import Guest, Posture
 from cloister.runtime.doors import Doors
 from cloister.runtime.ground import BARE, Ground
+from cloister.runtime.memory import Memory
 from cloister.runtime.namespace import ids
 from cloister.runtime.namespace.cgroups import GroupFiles
 from cloister.runtime.namespace.guest import NamespaceGuest
 from cloister.runtime.namespace.instance import Instance
 from cloister.runtime.namespace.launcher import Launcher
 from cloister.runtime.namespace.planning import Identities, make_plan, make_room
+from cloister.runtime.namespace.posture import go_on, parse_posture, require_posture
 from cloister.runtime.namespace.spare import AFTER_START_S, Spare
 from cloister.runtime.plan import Plan, Room
 from cloister.wire import Hello, Link
@@ -56,6 +58,12 @@ class NamespaceRuntime:
         if self._instance is None:
             raise RequestError("prepare() comes before record_path()")
         return self._instance.base / f"{self._instance.name}.{id}.json"
+
+    def memory_place(self, id: str) -> Path:
+        """Return a directory for memory of a sandbox, swept with everything else of ours."""
+        if self._instance is None:
+            raise RequestError("prepare() comes before memory_place()")
+        return self._instance.base / f"{self._instance.name}.{id}.memory"
 
     def with_way_out(self, ground: Ground, policy: Policy) -> Ground:
         """Return the ground with what the policy's egress needs of it."""
@@ -193,6 +201,10 @@ class NamespaceRuntime:
         guest.link.on_lost = on_lost
         self._lost[guest.number] = on_lost
 
+    def expect_end(self, guest: NamespaceGuest) -> Callable[[CloisterError], None] | None:
+        """Take the end of a guest for no loss; return whom it would have been told."""
+        return self._lost.pop(guest.number, None)
+
     async def _launch_spare(self, plan: Plan) -> NamespaceGuest:
         return await self.launch(
             new_sandbox_id(),
@@ -223,10 +235,12 @@ class NamespaceRuntime:
         *,
         log: int | None = None,
         greeting_s: float = _GREETING_S,
+        memory: Memory | None = None,
     ) -> GuestKind:
         """Perform a plan and return its guest, of this `kind`, once its posture is as required.
 
-        `log` is where a kernel of its own says what went wrong.
+        `log` is where a kernel of its own says what went wrong. With `memory` the guest does not
+        begin but goes on: over the link it had, or renewed.
         """
         launcher, instance, number = self._launcher, self._instance, next(self._numbers)
         if launcher is None or instance is None:
@@ -236,7 +250,12 @@ class NamespaceRuntime:
             first = min(r.outside for r in plan.uid_map if r.outside != 0)
             if first != ids.STORE_SLICE:
                 self._ranges[number] = first
-        link = Link(ours, carries_descriptors=not plan.stream_transport, on_lost=on_lost)
+        if memory is not None and memory.link is not None:
+            link = memory.link
+        else:
+            first = 1 if memory is None else memory.first_id
+            carries = not plan.stream_transport
+            link = Link(ours, carries_descriptors=carries, on_lost=on_lost, first_id=first)
         self._lost[number] = on_lost
         refusals: list[CloisterError] = []
 
@@ -248,8 +267,10 @@ class NamespaceRuntime:
             with theirs:
                 ends = (theirs.fileno(), *(() if log is None else (log,)))
                 launcher.launch(number, plan.encoded, ends, refused)
+            if memory is not None:
+                await go_on(link, ours, memory, greeting_s)
             hello = await self._greeting(link, greeting_s)
-            posture = _parse_posture(hello.facts, {"wall": kind.runtime})
+            posture = parse_posture(hello.facts, {"wall": kind.runtime})
             require(plan, posture)
             launched = await launcher.launched(number)
             doors = Doors.of(launched.doors)
@@ -294,7 +315,9 @@ class NamespaceRuntime:
             guest.doors.close()
             guest.doors = None
         ending = None if self._launcher is None else self._launcher.destroy(guest.number)
-        guest.link.close()
+        if not guest.link_stays:
+            guest.link.close()
+        guest.close()
         if ending is not None:
             await ending
 
@@ -348,34 +371,6 @@ class NamespaceRuntime:
         if on_lost is not None:
             error = None if self._launcher is None else self._launcher.error
             on_lost(error or GuestGone("the sandbox's first process ended", reason="gone"))
-
-
-def _parse_posture(facts: bytes, ours: Mapping[str, str]) -> Posture:
-    pairs = (line.partition("=") for line in facts.decode("utf-8", "replace").splitlines())
-    # What this side knows is not for the guest to say.
-    return Posture({**{name: value for name, _, value in pairs}, **ours})
-
-
-def require_posture(plan: Plan, posture: Posture) -> None:
-    """Compare what the kernel said with what was planned, once more and on this side."""
-    ids_of = " ".join([str(plan.init_uid)] * 4)
-    wanted = {
-        "uid": ids_of,
-        "no_new_privileges": "1",
-        "seccomp": "2",
-        "capabilities": f"{plan.room.guest_capabilities:016x}",
-        "bounding": f"{plan.room.bounding:016x}",
-        "interfaces": "lo",
-        "uid_map": " ".join(f"{r.inside} {r.outside} {r.count}" for r in plan.uid_map),
-    }
-    for name, value in wanted.items():
-        found = posture.facts.get(name)
-        if found != value:
-            raise LaunchFailed(
-                f"posture differs from the plan: {name} is {found!r}, planned {value!r}; "
-                "the sandbox was ended before anything ran",
-                step="posture",
-            )
 
 
 def cell_binary() -> Path:

@@ -1,0 +1,60 @@
+//! A guest that is held still while its memory is saved, and goes on: the same, or as another.
+
+use super::Guest;
+use crate::sys::{fd, libc, mount};
+use crate::wire::message::{ToGuest, ToHost};
+use crate::wire::GENERATION;
+use std::io;
+use std::os::unix::io::AsRawFd;
+
+/// Where programs are told that they go on as another sandbox: replaced as a whole each time.
+const DIRECTORY: &str = "/dev/cloister";
+const RENEWAL: &str = "/dev/cloister/renewal";
+
+impl Guest {
+    /// Say HELD, and then nothing: what is saved meanwhile is between two frames.
+    pub(super) fn hold(&mut self, id: u32) -> io::Result<()> {
+        self.link.say(id, &ToHost::Held)?;
+        loop {
+            let mut waits = [fd::wait_for(self.link.number(), self.link.wants())];
+            fd::poll(&mut waits, -1)?;
+            if waits[0].revents & libc::POLLOUT != 0 {
+                self.link.flush()?;
+            }
+            if waits[0].revents & !libc::POLLOUT != 0 && !self.link.fill()? {
+                return Err(io::Error::from_raw_os_error(libc::EPIPE));
+            }
+            match self.link.next()? {
+                None => {}
+                Some((_, ToGuest::Proceed)) => return Ok(()),
+                Some((_, ToGuest::Renew { renewal, seed, name })) => return self.renew(renewal, &seed, &name),
+                Some(_) => return Err(io::Error::from_raw_os_error(libc::EPROTO)),
+            }
+        }
+    }
+
+    /// Go on under another name, with another host, who asked for nothing that is open here.
+    fn renew(&mut self, renewal: u64, seed: &[u8], name: &[u8]) -> io::Result<()> {
+        let again = self.again.ok_or_else(|| io::Error::from_raw_os_error(libc::EPROTO))?;
+        let jobs = &self.jobs;
+        self.ducts.retain(|duct| jobs.has(duct.job));
+        self.ducts.iter_mut().for_each(super::Duct::forsake);
+        let pool = fd::open("/dev/urandom", libc::O_WRONLY, 0)?;
+        fd::write_all(pool.as_raw_fd(), seed)?;
+        tell(renewal, name)?;
+        self.link.say(0, &ToHost::Hello { generation: GENERATION, facts: again()? })
+    }
+}
+
+/// Have it said inside which renewal this is, and under which name.
+pub fn tell(renewal: u64, name: &[u8]) -> io::Result<()> {
+    match mount::mkdirat(libc::AT_FDCWD, DIRECTORY.as_bytes(), 0o755) {
+        Err(error) if error.raw_os_error() == Some(libc::EEXIST) => {}
+        other => other?,
+    }
+    let next = format!("{RENEWAL}.new");
+    let file = fd::open(&next, libc::O_CREAT | libc::O_TRUNC | libc::O_WRONLY, 0o444)?;
+    let text = [format!("renewal={renewal}\nsandbox=").as_bytes(), name, b"\n"].concat();
+    fd::write_all(file.as_raw_fd(), &text)?;
+    mount::renameat(libc::AT_FDCWD, next.as_bytes(), libc::AT_FDCWD, RENEWAL.as_bytes(), true)
+}

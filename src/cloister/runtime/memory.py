@@ -1,0 +1,64 @@
+"""The seam of memory: a running sandbox is written to files, and goes on from them elsewhere."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol, runtime_checkable
+
+from cloister.errors import CloisterError
+from cloister.model import SandboxId
+from cloister.runtime.base import Guest
+from cloister.runtime.plan import Plan
+from cloister.wire import Link
+
+_SEED_BYTES = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Renewal:
+    """Who a sandbox is that goes on from another's memory; told to its guest before anything runs.
+
+    `number` counts how often the memory has been renewed since its sandbox began.
+    """
+
+    number: int
+    name: str
+    seed: bytes = field(default_factory=lambda: secrets.token_bytes(_SEED_BYTES), repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """What a sandbox knew at one moment: plain files in a directory that is itself in memory.
+
+    Whoever goes on from it is the same sandbox, over the `link` it had; or another one, by a
+    `renewal`, whose requests have numbers from `first_id` on.
+    """
+
+    files: Path
+    first_id: int
+    link: Link | None = None
+    renewal: Renewal | None = None
+
+
+@runtime_checkable
+class Remembering(Protocol):
+    """A runtime that can do it; one that has neither of these cannot."""
+
+    async def checkpoint(self, guest: Guest) -> Memory:
+        """Write what is in memory into files, which the caller removes; then `destroy` the guest.
+
+        Nothing inside runs any more when this returns, and the disk is as of that moment. Its link
+        is held, and open until somebody goes on with it or closes it. If it raises, the sandbox
+        goes on as if nothing had been, or its loss has been told.
+        """
+
+    def memory_place(self, id: str) -> Path:
+        """Return a directory to be made for unsealed memory: swept with everything else of ours."""
+
+    async def restore(
+        self, id: SandboxId, plan: Plan, memory: Memory, on_lost: Callable[[CloisterError], None]
+    ) -> Guest:
+        """Build the wall of a plan as `start` does, and go on in it from memory."""

@@ -1,0 +1,117 @@
+"""What of a sandbox is in memory: saved with its disk, and gone on from."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import Coroutine
+from contextlib import AbstractAsyncContextManager
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from cloister.errors import RequestError
+from cloister.node import Node, Occasion
+from cloister.node.remembered import renewed, require_sealing, seal
+from cloister.runtime.memory import Memory
+
+if TYPE_CHECKING:
+    from cloister.node import Workspace
+    from cloister.sandbox.recording import Recording
+    from cloister.sandbox.sandbox import Sandbox
+    from cloister.store import Snapshot
+
+_Value = TypeVar("_Value")
+
+
+class Remembering:
+    """The part of a sandbox's state that outlives its processes."""
+
+    if TYPE_CHECKING:
+        _sandbox: Sandbox
+        recording: Recording | None
+
+        @property
+        def keep(self) -> str | None: ...
+        @property
+        def workspace(self) -> Workspace: ...
+        @property
+        def is_paused(self) -> bool: ...
+        def _standing_still(self) -> AbstractAsyncContextManager[None]: ...
+
+    def __init__(self) -> None:
+        self._renewals = 0
+        # What the next guest goes on from, if it does not begin.
+        self.memory: Memory | None = None
+
+    def remember(self, memory: Memory) -> None:
+        """Go on from memory, as who this sandbox is. Before the start only."""
+        self.memory = renewed(memory, self._sandbox.id)
+        self._renewals = 0 if self.memory.renewal is None else self.memory.renewal.number
+
+    def has_gone_on(self) -> None:
+        """The start is over: the same memory is not gone on from twice."""
+        if self.memory is not None and self.keep is not None:
+            self.workspace.store.memories.wake(self.keep)
+        self.memory = None
+
+    async def pause_to_disk(self) -> Snapshot:
+        """Save disk and memory of one moment, to go on from there; nothing runs afterwards."""
+        if self.keep is None:
+            raise RequestError("only a kept sandbox is found again; start it with keep=")
+        async with self._standing_still():
+            return await to_the_end(self._fall_asleep(self.keep))
+
+    async def _fall_asleep(self, keep: str) -> Snapshot:
+        taken = await self._take_remembering(Occasion(), goes_on=False)
+        await asyncio.to_thread(self.workspace.store.memories.pause, keep, taken.id)
+        if self.recording is not None:
+            self.recording.paused(True)
+        return taken
+
+    async def _take_remembering(self, occasion: Occasion, *, goes_on: bool = True) -> Snapshot:
+        """Take a snapshot of disk and memory: the guest ends, and goes on from what was saved."""
+        sandbox, workspace = self._sandbox, self.workspace
+        if self.is_paused:
+            raise RequestError(
+                "everything inside is held still; resume it before its memory is saved"
+            )
+        await workspace.require_room()
+        require_sealing()
+        runtime = sandbox.guest.runtime
+        memory = await Node.current().checkpoint(sandbox.guest)
+        await sandbox.end_guest()
+        try:
+            try:
+                taken = await workspace.take(occasion, idle=True)
+                if goes_on:
+                    await self._go_on(memory)
+                renewals = self._renewals
+                await seal(workspace.store, taken, memory, runtime=runtime, renewals=renewals)
+            except BaseException:
+                # Nothing was saved, and so nothing may be lost by it.
+                if sandbox.has_no_guest:
+                    await self._go_on(memory)
+                raise
+            if not goes_on and memory.link is not None:
+                memory.link.close()
+        finally:
+            await asyncio.to_thread(shutil.rmtree, memory.files, ignore_errors=True)
+        if self.recording is not None:
+            self.recording.snapshot(taken)
+        return taken
+
+    async def _go_on(self, memory: Memory) -> None:
+        self.memory = memory
+        try:
+            await self._sandbox.start_guest(self.workspace.ground)
+        finally:
+            self.memory = None
+
+
+async def to_the_end(work: Coroutine[Any, Any, _Value]) -> _Value:
+    """Do something that must not be left half done: a cancelled caller waits until it is done."""
+    task = asyncio.ensure_future(work)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.gather(task, return_exceptions=True)
+        raise

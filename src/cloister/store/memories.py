@@ -1,0 +1,207 @@
+"""Memory that was saved with a snapshot: sealed files, each called as its snapshot."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import IO, Any
+
+from cloister.errors import HostError, NotFound, RequestError, Unsupported
+from cloister.model import quote
+from cloister.store.place import make_private
+from cloister.store.trees import Trees
+
+KEY_BYTES = 32
+_MAGIC = b"cloister-memory-1\n"
+_SALT_BYTES = 32
+# Sealed a piece at a time; a piece says which one it is and whether it is the last.
+_PIECE = 1024 * 1024
+_TAG_BYTES = 16
+_MOST_FACTS_BYTES = 64 * 1024
+_SEALED, _PART, _PAUSED = ".sealed", ".part", ".paused"
+
+
+class Memories:
+    """What is kept of memory, by the id of the snapshot that has the disk of the same moment."""
+
+    def __init__(self, trees: Trees) -> None:
+        self._trees = trees
+        self._directory = memory_directory(trees.state)
+
+    def has(self, snapshot: str) -> bool:
+        """Whether there is memory to a snapshot."""
+        return self._path(snapshot).exists()
+
+    def seal(self, snapshot: str, files: Path, facts: Mapping[str, Any], key: bytes) -> None:
+        """Keep the files of a directory under a key; there is all of it or nothing."""
+        make_private(self._directory)
+        names = sorted(entry.name for entry in files.iterdir())
+        sizes = [[name, (files / name).stat().st_size] for name in names]
+        part = self._directory / f"{snapshot}.{secrets.token_hex(4)}{_PART}"
+        try:
+            with open(os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "wb") as out:
+                salt = secrets.token_bytes(_SALT_BYTES)
+                out.write(_MAGIC + salt)
+                head = json.dumps({**facts, "files": sizes}).encode()
+                pieces = _pieces(head, [files / name for name in names])
+                for piece in _sealed(pieces, _cipher(key, salt), snapshot):
+                    out.write(piece)
+                out.flush()
+                os.fsync(out.fileno())
+            part.rename(self._path(snapshot))
+        except BaseException:
+            part.unlink(missing_ok=True)
+            raise
+
+    def facts(self, snapshot: str, key: bytes) -> dict[str, Any]:
+        """Return what was said of the memory when it was saved."""
+        with self._open(snapshot) as sealed:
+            return _read_facts(_opened(sealed, key, snapshot))[0]
+
+    def unseal(self, snapshot: str, into: Path, key: bytes) -> dict[str, Any]:
+        """Write the files into a directory, which is in memory; return what was said of it."""
+        with self._open(snapshot) as sealed:
+            facts, rest = _read_facts(_opened(sealed, key, snapshot))
+            for name, size in facts["files"]:
+                with open(
+                    os.open(into / name, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o444), "wb"
+                ) as out:
+                    while size:
+                        piece = next(rest)
+                        out.write(piece)
+                        size -= len(piece)
+            return facts
+
+    def remove(self, snapshot: str) -> None:
+        """Forget the memory of a snapshot, whose disk stays."""
+        self._path(snapshot).unlink(missing_ok=True)
+
+    def pause(self, name: str, snapshot: str) -> None:
+        """Note that a kept sandbox goes on from the memory of its newest snapshot."""
+        make_private(self._directory)
+        path = self._directory / f"{name}{_PAUSED}"
+        written = path.with_name(f"{name}.{secrets.token_hex(4)}{_PART}")
+        written.write_text(snapshot)
+        written.rename(path)
+
+    def paused(self, name: str) -> str | None:
+        """Return the snapshot from whose memory a kept sandbox is to go on, if it is."""
+        try:
+            snapshot = (self._directory / f"{name}{_PAUSED}").read_text()
+        except FileNotFoundError:
+            return None
+        row = self._trees.records.one("SELECT head FROM kept WHERE name = ?", (name,))
+        # A rewind, or a sandbox of the same name that was made anew, has nothing to go on from.
+        fits = row is not None and row["head"] == snapshot and self.has(snapshot)
+        return snapshot if fits else None
+
+    def wake(self, name: str) -> None:
+        """It has gone on, or is not to: its programs are not started from there again."""
+        (self._directory / f"{name}{_PAUSED}").unlink(missing_ok=True)
+
+    def sweep(self) -> None:
+        """Remove what belongs to no snapshot, and what a crash left half-written."""
+        if not self._directory.is_dir():
+            return
+        known = {row["id"] for row in self._trees.records.all("SELECT id FROM snapshots", ())}
+        for path in self._directory.iterdir():
+            is_known = path.suffix != _SEALED or path.stem in known
+            if not is_known or path.suffix == _PART:
+                path.unlink(missing_ok=True)
+
+    def _path(self, snapshot: str) -> Path:
+        return self._directory / f"{snapshot}{_SEALED}"
+
+    def _open(self, snapshot: str) -> IO[bytes]:
+        try:
+            return open(self._path(snapshot), "rb")
+        except FileNotFoundError:
+            raise NotFound(
+                f"snapshot {quote(snapshot)} has no memory; take one with memory=True",
+                what=snapshot,
+            ) from None
+
+
+def memory_directory(state: Path) -> Path:
+    """Return where sealed memory lies."""
+    return state / "memory"
+
+
+def remove_memories(state: Path, snapshots: Iterable[str]) -> None:
+    """Remove the memory of snapshots that are no more."""
+    for snapshot in snapshots:
+        (memory_directory(state) / f"{snapshot}{_SEALED}").unlink(missing_ok=True)
+
+
+def _pieces(head: bytes, paths: list[Path]) -> Iterator[bytes]:
+    """Yield everything in pieces, none of which holds bytes of two files."""
+    yield len(head).to_bytes(4, "little") + head
+    for path in paths:
+        with open(path, "rb") as file:
+            while piece := file.read(_PIECE):
+                yield piece
+
+
+def _sealed(pieces: Iterator[bytes], cipher: Any, snapshot: str) -> Iterator[bytes]:
+    number, piece = 0, next(pieces)
+    for after in pieces:
+        yield _seal(cipher, number, piece, snapshot, last=False)
+        number, piece = number + 1, after
+    yield _seal(cipher, number, piece, snapshot, last=True)
+
+
+def _seal(cipher: Any, number: int, piece: bytes, snapshot: str, *, last: bool) -> bytes:
+    sealed: bytes = cipher.encrypt(_nonce(number, last), piece, snapshot.encode())
+    return len(sealed).to_bytes(4, "little") + sealed
+
+
+def _opened(file: IO[bytes], key: bytes, snapshot: str) -> Iterator[bytes]:
+    from cryptography.exceptions import InvalidTag
+
+    if file.read(len(_MAGIC)) != _MAGIC:
+        raise HostError(f"the memory of {snapshot} is no file of ours; remove the snapshot")
+    cipher = _cipher(key, file.read(_SALT_BYTES))
+    number, is_last = 0, False
+    length = file.read(4)
+    while length:
+        size = int.from_bytes(length, "little")
+        if size > _PIECE + _TAG_BYTES + _MOST_FACTS_BYTES:
+            raise HostError(f"the memory of {snapshot} is damaged; remove the snapshot")
+        sealed, length = file.read(size), file.read(4)
+        is_last = not length
+        try:
+            yield cipher.decrypt(_nonce(number, is_last), sealed, snapshot.encode())
+        except InvalidTag:
+            raise HostError(
+                f"the memory of {snapshot} is damaged, or was sealed under another key; name the "
+                "right one with CLOISTER_MEMORY_KEY"
+            ) from None
+        number += 1
+
+
+def _read_facts(pieces: Iterator[bytes]) -> tuple[dict[str, Any], Iterator[bytes]]:
+    head = next(pieces)
+    return json.loads(head[4:]), pieces
+
+
+def _nonce(number: int, last: bool) -> bytes:
+    # Each file has a key of its own, so that a counter never repeats under one.
+    return number.to_bytes(11, "little") + bytes((last,))
+
+
+def _cipher(key: bytes, salt: bytes) -> Any:
+    if len(key) != KEY_BYTES:
+        raise RequestError(f"a key of {len(key)} bytes for memory; it has {KEY_BYTES}")
+    try:
+        from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+        from cryptography.hazmat.primitives.hashes import SHA256
+        from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+    except ImportError:
+        raise Unsupported(
+            "saved memory is encrypted, which needs the Python package cryptography; "
+            "pip install 'cloister[memory]'"
+        ) from None
+    return AESGCM(HKDF(SHA256(), KEY_BYTES, salt, b"cloister memory").derive(key))

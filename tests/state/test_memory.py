@@ -1,0 +1,132 @@
+"""Memory is saved with the disk: programs go on in the sandbox, in forks, and after its owner."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from cloister import Sandbox
+from cloister.errors import Busy, HostError, RequestError, Unsupported
+from cloister.node.memory_key import SETTING
+from cloister.runtime.gvisor.program import candidates
+from cloister.runtime.namespace.ids import find_sub_ids
+from cloister.store import Store
+
+Make = Callable[..., Sandbox]
+
+_HAS_GVISOR = bool(candidates()) and (os.geteuid() == 0 or find_sub_ids() is not None)
+pytestmark = pytest.mark.skipif(not _HAS_GVISOR, reason="gvisor cannot be built on this host")
+
+# One line for each number, with bytes of its own; a word that is nowhere but in its memory.
+COUNTING = """
+import os, time
+word = "".join(["kno", "wn-only", "-inside"])
+number = 0
+while True:
+    number += 1
+    with open("/workspace/numbers", "a") as file:
+        file.write(f"{number} {os.urandom(8).hex()}\\n")
+    print(number, flush=True)
+    time.sleep(0.02)
+"""
+FORKS = 3
+
+
+@pytest.fixture(autouse=True)
+def key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    path = tmp_path / "memory.key"
+    path.write_text("ab" * 32)
+    path.chmod(0o600)
+    monkeypatch.setenv(SETTING, str(path))
+    return path
+
+
+async def _numbers(sandbox: Sandbox) -> list[tuple[int, str]]:
+    text = (await sandbox.run(["cat", "/workspace/numbers"])).stdout
+    pairs = (line.split(" ") for line in text.splitlines())
+    return [(int(number), noise) for number, noise in pairs]
+
+
+async def _beyond(sandbox: Sandbox, count: int) -> list[tuple[int, str]]:
+    """Return the numbers once there are more than so many."""
+    async with asyncio.timeout(30):
+        while len(found := await _numbers(sandbox)) <= count:
+            await asyncio.sleep(0.02)
+    return found
+
+
+async def test_a_running_program_goes_on_in_each_fork_and_where_it_was(
+    make: Make, state: Path
+) -> None:
+    sandbox = make(trust="untrusted", keep="task")
+    async with sandbox:
+        program = await sandbox.start(["python3", "-u", "-c", COUNTING])
+        before = await _beyond(sandbox, 3)
+        saved = await sandbox.snapshot("mid-run", memory=True)
+        assert saved.name == "mid-run"
+        # It goes on as if nothing had been, and so do its streams.
+        after = await _beyond(sandbox, len(before) + 3)
+        assert [number for number, _ in after] == [*range(1, len(after) + 1)]
+        first = b""
+        while first.count(b"\n") < len(before) + 3:
+            first += await program.stdout.read()
+        assert first.split() == [b"%d" % (n + 1) for n in range(len(first.split()))]
+        async with Sandbox.fork("task@mid-run", count=FORKS) as forks:
+            found = await asyncio.gather(*(_beyond(fork, len(before) + 3) for fork in forks))
+            for numbers in found:
+                assert [number for number, _ in numbers] == [*range(1, len(numbers) + 1)]
+            later = [{noise for _, noise in numbers[-2:]} for numbers in (*found, after)]
+            assert len(set.union(*later)) == 2 * (FORKS + 1)
+            told = [(await fork.run(["cat", "/dev/cloister/renewal"])).stdout for fork in forks]
+            assert told == [f"renewal=1\nsandbox={fork.id}\n" for fork in forks]
+            random = {(await fork.run("head -c 16 /dev/urandom | od -x")).stdout for fork in forks}
+            assert len(random) == FORKS
+        assert (await sandbox.run(["cat", "/dev/cloister/renewal"])).stdout.startswith("renewal=0")
+        (sealed,) = (state / "memory").glob("*.sealed")
+        assert b"known-only-inside" not in sealed.read_bytes()
+        with pytest.raises(RequestError, match="leave limits out"):
+            await Sandbox.fork("task@mid-run", limits={"pids": 5})
+
+
+async def test_a_sandbox_paused_to_the_disk_goes_on_and_is_not_begun_anew_meanwhile(
+    make: Make, key: Path
+) -> None:
+    sandbox = make(trust="untrusted", keep="task")
+    await sandbox.open()
+    await sandbox.start(["python3", "-u", "-c", COUNTING])
+    before = await _beyond(sandbox, 3)
+    await sandbox.pause_to_disk()
+    with pytest.raises(Busy, match="paused on the disk"):
+        await make(trust="untrusted", keep="task").open()
+    key.write_text("cd" * 32)
+    with pytest.raises(HostError, match="another key"):
+        await Sandbox.resumed("task")
+    key.write_text("ab" * 32)
+    again = await Sandbox.resumed("task")
+    try:
+        after = await _beyond(again, len(before) + 3)
+        assert [number for number, _ in after] == [*range(1, len(after) + 1)]
+    finally:
+        await again.stop()
+    # Once: what has gone on from there is not there again.
+    with pytest.raises(RequestError, match="not paused"):
+        await Sandbox.resumed("task")
+
+
+async def test_memory_goes_with_its_snapshot(make: Make, state: Path, store: Store) -> None:
+    async with make(trust="untrusted", keep="task") as sandbox:
+        saved = await sandbox.snapshot("here", memory=True)
+        assert [*(state / "memory").iterdir()]
+        await asyncio.to_thread(store.snapshots.remove, saved)
+        assert not [*(state / "memory").iterdir()]
+
+
+async def test_a_wall_that_shares_the_hosts_kernel_refuses_to_save_memory(make: Make) -> None:
+    async with make(keep="task") as sandbox:
+        with pytest.raises(Unsupported, match="cannot save memory"):
+            await sandbox.snapshot("here", memory=True)
+        assert (await sandbox.run("echo still here")).stdout == "still here\n"
