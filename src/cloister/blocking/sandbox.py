@@ -112,6 +112,7 @@ class Sandbox:
     run_module = waits(asynchronous.Sandbox.run_module)
     usage = waits(asynchronous.Sandbox.usage)
     pause = waits(asynchronous.Sandbox.pause)
+    pause_to_disk = waits(asynchronous.Sandbox.pause_to_disk)
     resume = waits(asynchronous.Sandbox.resume)
     snapshot = waits(asynchronous.Sandbox.snapshot)
     snapshots = waits(asynchronous.Sandbox.snapshots)
@@ -135,6 +136,12 @@ class Sandbox:
         """
         forking = asynchronous.Sandbox.fork(snapshot, count, grants=grants, **changes)
         return Forks(cls._around(inner) for inner in current_loop().wait(as_coroutine(forking)))
+
+    @classmethod
+    def resumed(cls, name: str, **changes: Any) -> Self:
+        """Return the kept sandbox of that name, running again from where it was paused on disk."""
+        resuming = asynchronous.Sandbox.resumed(name, **changes)
+        return cls._around(current_loop().wait(resuming))
 
     @classmethod
     def _around(cls, inner: asynchronous.Sandbox) -> Self:

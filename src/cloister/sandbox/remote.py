@@ -279,6 +279,10 @@ class RemoteSandbox(Sandbox):
             raise Unsupported("the server saves no memory; leave memory out")
         return read_snapshot(await self.ask_server("POST", "/snapshots", {"name": name}))
 
+    async def pause_to_disk(self) -> Snapshot:
+        """Refused: the server's sandboxes are paused in its own memory."""
+        raise Unsupported("the server saves no memory; use pause()")
+
     async def snapshots(self) -> tuple[Snapshot, ...]:
         """Return its snapshots and those it came from, oldest first."""
         found = await self.ask_server("GET", "/snapshots")

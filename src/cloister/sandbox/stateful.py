@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from cloister.errors import CloisterError
+from cloister.errors import CloisterError, Unsupported
 from cloister.sandbox.differences import Differences
 from cloister.sandbox.fork import Forks, fork, require_count, resume
 
@@ -81,6 +81,8 @@ class Stateful:
     @classmethod
     async def resumed(cls, name: str, **changes: Any) -> Self:
         """Return the kept sandbox of that name, running again from where it was paused on disk."""
+        if os.environ.get("CLOISTER_URL"):
+            raise Unsupported("the server saves no memory; leave CLOISTER_URL out")
         return await resume(cls, name, changes)
 
     async def rewind(self, to: Snapshot | str | int) -> Snapshot:

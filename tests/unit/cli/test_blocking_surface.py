@@ -22,6 +22,7 @@ OF_THE_WIRE = {
 OF_THE_WIRE |= {"Process.wait_started", "Sandbox.enter", "Sandbox.leave", "Sandbox.permitted"}
 OF_THE_WIRE |= {"Sandbox.adopt", "Sandbox.guest", "Sandbox.start_guest", "Sandbox.end_guest"}
 OF_THE_WIRE |= {"Sandbox.freeze", "Sandbox.is_idle", "Sandbox.stand_on"}
+OF_THE_WIRE |= {"Sandbox.remember", "Sandbox.has_no_guest"}
 OF_THE_WIRE |= {"Sandbox.wait_until_moving", "Sandbox.end_step", "Sandbox.compared"}
 OF_THE_WIRE |= {"Sandbox.wait_ended", "Sandbox.recording", "Sandbox.benches", "Sandbox.ask"}
 OF_THE_WIRE |= {"Sandbox.wait_ended", "Sandbox.recording", "Sandbox.why_ended"}

@@ -44,7 +44,7 @@ class Sandbox:
     def __init__(self) -> None:
         self.asked: list[object] = []
 
-    async def snapshot(self, name: str | None = None) -> Any:
+    async def snapshot(self, name: str | None = None, *, memory: bool = False) -> Any:
         self.asked.append(("snapshot", name))
         if name == "taken":
             raise AlreadyExists("it exists", what="taken")
@@ -129,14 +129,14 @@ def test_an_error_arrives_as_what_it_was(tmp_path: Path) -> None:
         (struct.pack("!I", 3) + b"abc", "not JSON"),
         (struct.pack("!I", 2) + b"[]", "object"),
         (framed({"do": "describe"}), "version"),
-        (framed({"version": 2, "do": "describe"}), "version"),
-        (framed({"version": 1, "do": "format"}), "no request"),
-        (framed({"version": 1, "do": ["describe"]}), "no request"),
-        (framed({"version": 1, "do": "snapshot", "name": 1}), "write text"),
-        (framed({"version": 1, "do": "rewind", "to": None}), "step"),
-        (framed({"version": 1, "do": "exec", "command": ["true"]}), "descriptors"),
-        (framed({"version": 1, "do": "exec", "command": "true", "env": 1}), "env"),
-        (framed({"version": 1, "do": "exec", "command": "true", "pty": [1]}), "pty"),
+        (framed({"version": 9, "do": "describe"}), "version"),
+        (framed({"version": 2, "do": "format"}), "no request"),
+        (framed({"version": 2, "do": ["describe"]}), "no request"),
+        (framed({"version": 2, "do": "snapshot", "name": 1}), "write text"),
+        (framed({"version": 2, "do": "rewind", "to": None}), "step"),
+        (framed({"version": 2, "do": "exec", "command": ["true"]}), "descriptors"),
+        (framed({"version": 2, "do": "exec", "command": "true", "env": 1}), "env"),
+        (framed({"version": 2, "do": "exec", "command": "true", "pty": [1]}), "pty"),
         (b"[" * 100_000, "bytes"),
         (struct.pack("!I", 100_000) + b"[" * 100_000, "not JSON"),
     ],
@@ -161,7 +161,7 @@ def test_descriptors_that_nobody_asked_for_are_closed(tmp_path: Path) -> None:
                 end = connect_to(place)
                 assert end is not None
                 read, write = os.pipe()
-                message = [framed({"version": 1, "do": "describe"})]
+                message = [framed({"version": 2, "do": "describe"})]
                 socket.send_fds(end, message, [read] * count)
                 channel = Channel(end)
                 answer, _ = await channel.receive()
