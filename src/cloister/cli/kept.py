@@ -104,7 +104,7 @@ def told_busy(name: str) -> Iterator[None]:
     try:
         yield
     except Busy as error:
-        if error.holder == "unknown":
+        if error.holder in ("unknown", "disk"):
             raise
         raise Busy(
             f"process {error.holder} has {quote(name)} and does not listen: it is starting, "

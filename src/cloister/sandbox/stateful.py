@@ -14,8 +14,8 @@ from cloister.sandbox.fork import Forks, fork, require_count, resume
 if TYPE_CHECKING:
     from cloister.model import Result
     from cloister.model.approvals import Answer, Question
-    from cloister.sandbox.process import Command
     from cloister.runtime.memory import Memory
+    from cloister.sandbox.process import Command
     from cloister.sandbox.recording import Recording
     from cloister.sandbox.state import State
     from cloister.store import Snapshot

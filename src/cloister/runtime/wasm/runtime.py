@@ -15,7 +15,7 @@ from cloister.runtime.base import Guest, Posture
 from cloister.runtime.ground import BARE, Ground
 from cloister.runtime.namespace import NamespaceRuntime
 from cloister.runtime.namespace.guest import NamespaceGuest
-from cloister.runtime.namespace.runtime import require_posture
+from cloister.runtime.namespace.posture import require_posture
 from cloister.runtime.plan import HostMount, Plan
 from cloister.runtime.wasm.program import find_wasmtime, why_absent
 
