@@ -180,7 +180,7 @@ fn open_trees(plan: &Plan, users: &OwnedFd, views: &Views) -> io::Result<Vec<(Ow
     }
     for (_, source) in plan.kernel.iter().flat_map(|kernel| &kernel.written) {
         let words = || format!("opening {}", String::from_utf8_lossy(source));
-        let tree = open_host_tree(source).map_err(|e| during(e, words()))?;
+        let tree = views.open_tree(source).map_err(|e| during(e, words()))?;
         let flags = mount::ATTR_NOSUID | mount::ATTR_NODEV | mount::ATTR_NOEXEC;
         mount::set_attributes(&tree, flags, None).map_err(|e| during(e, words()))?;
         trees.push((tree, [SHOWN, 0]));
