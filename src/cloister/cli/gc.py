@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
@@ -50,11 +51,14 @@ async def _collect(dry_run: bool, as_json: bool) -> int:
     freed = ""
     if done.freed_bytes is not None:
         freed = f", {short_bytes(done.freed_bytes)} {would}freed"
-    click.echo(
-        f"{len(done.snapshots)} snapshots, {len(done.images)} images and {len(done.trees)} trees "
-        f"{would}removed{freed}"
-    )
+    snapshots, images = _counted(done.snapshots, "snapshot"), _counted(done.images, "image")
+    trees = _counted(done.trees, "tree")
+    click.echo(f"{snapshots}, {images} and {trees} {would}removed{freed}")
     return 0
+
+
+def _counted(things: Sequence[str], word: str) -> str:
+    return f"{len(things)} {word}{'' if len(things) == 1 else 's'}"
 
 
 @click.command()
@@ -82,6 +86,9 @@ async def _usage(as_json: bool) -> int:
         click.echo(json.dumps({**described, "directory": str(store.directory)}))
         return 0
     rows = [_row(item, names) for item in used.items]
+    # The others stand as they were made: a step after the one before it.
+    disks = sorted(row for row in rows if row[0] == "disk")
+    rows = disks + [row for row in rows if row[0] != "disk"]
     print_table(("kind", "name", "private", "shared", "limit"), rows)
     click.echo(
         f"{short_bytes(used.total_bytes)} used by {store.driver.name} in {store.directory}, "

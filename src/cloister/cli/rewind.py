@@ -15,6 +15,7 @@ from cloister.cli.progress import Waiting
 from cloister.cli.ps import short_age
 from cloister.cli.snapshot import describe, short_command
 from cloister.cli.table import print_table
+from cloister.cli.telling import note
 from cloister.errors import NotFound
 from cloister.model import quote
 
@@ -80,6 +81,9 @@ async def _list_steps(name: str, as_json: bool) -> int:
     if as_json:
         click.echo(json.dumps([describe(each) for each in steps]))
         return 0
+    if not steps:
+        note(f"{name} has no steps; run its commands with `--history each-run` for that")
+        return 0
     rows = [
         [
             f"{each.step}",
@@ -90,8 +94,4 @@ async def _list_steps(name: str, as_json: bool) -> int:
         for each in steps
     ]
     print_table(("step", "when", "snapshot", "command"), rows)
-    if not steps and not as_json:
-        click.echo(
-            f"{name} has no steps; run its commands with `--history each-run` for that", err=True
-        )
     return 0

@@ -122,7 +122,7 @@ async def run_in(wanted: Wanted, command: tuple[str, ...], *, raw: bool, as_json
                 if task is not None:
                     task.cancel()
         await session.end_step(place, command)
-        explain_limit(result, wanted.limits)
+        explain_limit(result, wanted.limits, wanted.policy.volumes)
         if wanted.usage:
             explain_usage(result)
     return session.exit_code(result)

@@ -13,7 +13,7 @@ from typing import Any
 
 from cloister.cli.failures import CANNOT_EXECUTE, NOT_FOUND, OURS, TIMEOUT, Leave
 from cloister.cli.progress import Progress
-from cloister.cli.telling import tell_waiting, warn_skipped, warn_unlimited_disk
+from cloister.cli.telling import tell_waiting, warn_skipped, warn_unlimited_disk, warn_unreachable
 from cloister.cli.wanted import Wanted, command_words
 from cloister.errors import GuestGone, NotFound, RequestError, Unsupported
 from cloister.model import Mount, Reason, Result, quote
@@ -109,6 +109,7 @@ async def _opened_here(wanted: Wanted) -> AsyncIterator[Sandbox]:
             await sandbox.open()
     if sandbox.policy.limits.disk is None and wanted.limits.disk is not None:
         warn_unlimited_disk()
+    warn_unreachable(sandbox.policy)
     try:
         yield sandbox
     finally:

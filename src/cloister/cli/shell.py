@@ -76,7 +76,7 @@ async def interact(wanted: Wanted, command: tuple[str, ...]) -> int:
                 if reason not in (Reason.EXIT, Reason.SIGNAL):
                     _calm()
         await session.end_step(place, program)
-        explain_limit(result, wanted.limits)
+        explain_limit(result, wanted.limits, wanted.policy.volumes)
         if wanted.usage:
             explain_usage(result)
     return session.exit_code(result)

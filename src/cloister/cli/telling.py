@@ -4,12 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import sys
+from collections.abc import Sequence
 
 from cloister.cli.neutral import neutralise
 from cloister.cli.options import limit_flag
-from cloister.model import Limits, Reason, Result, format_bytes, format_duration, quote
+from cloister.model import (
+    Limits,
+    Reason,
+    Result,
+    VolumeMode,
+    VolumeMount,
+    format_bytes,
+    format_duration,
+    quote,
+)
 from cloister.model.approvals import Question, escape
+from cloister.policy import HostRoot, Policy
+from cloister.runtime.namespace import ids
 from cloister.sandbox.parcel import Summary
 
 
@@ -19,6 +32,21 @@ def warn_unlimited_disk() -> None:
         "nothing limits what it writes to its disk here; for limits, run `cloister setup storage` "
         "as root first; --disk unlimited says that none is meant"
     )
+
+
+def warn_unreachable(policy: Policy) -> None:
+    """Say that what is shown in root's home is not for the user that programs run as."""
+    has_one_id = os.geteuid() != 0 and ids.find_sub_ids() is None
+    if policy.run_as.uid == 0 or has_one_id or not isinstance(policy.root, HostRoot):
+        return
+    targets = [mount.target for mount in policy.mounts]
+    targets += [volume.target for volume in policy.volumes]
+    for target in targets:
+        if target.startswith("/root/"):
+            note(
+                f"{quote(target)} is in root's home, which user {policy.run_as.uid} "
+                "cannot enter; show it in /home/user, or run with --profile root"
+            )
 
 
 async def tell_waiting(question: Question) -> bool:
@@ -37,7 +65,7 @@ def warn_skipped(summary: Summary) -> None:
         note(f"not copied: {quote(path)} ({why}){more}")
 
 
-def explain_limit(result: Result, limits: Limits) -> None:
+def explain_limit(result: Result, limits: Limits, volumes: Sequence[VolumeMount] = ()) -> None:
     """Say in one line which limit ended a process, and how to raise it."""
     match result.reason:
         case Reason.TIMEOUT if limits.wall is not None:
@@ -50,6 +78,10 @@ def explain_limit(result: Result, limits: Limits) -> None:
         case Reason.DISK if limits.disk is not None:
             said = f"disk limit of {format_bytes(limits.disk)} or {limits.inodes} files"
             flag = f"{limit_flag('disk')} or {limit_flag('inodes')}"
+            written = [quote(each.name) for each in volumes if each.mode is VolumeMode.WRITE]
+            if written:
+                said += f", or the size of the volume {' or '.join(written)},"
+                flag += ", or make a larger volume"
         case _:
             return
     note(f"the {said} was reached; raise it with {flag}")

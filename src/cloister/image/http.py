@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import http.client
+import socket
 import ssl
 import threading
 import urllib.parse
@@ -89,6 +90,11 @@ def _persistent(
             if isinstance(reason, ssl.SSLCertVerificationError):
                 raise HostError(
                     f"{_origin(url)[1]} cannot prove who it is: {reason.verify_message}"
+                ) from error
+            if isinstance(reason, socket.gaierror) and reason.errno == socket.EAI_NONAME:
+                raise HostError(
+                    f"nobody here knows a host {_origin(url)[1]}; check the name of the image, or "
+                    "how this machine asks for names"
                 ) from error
             trouble = str(reason) or type(reason).__name__
             continue

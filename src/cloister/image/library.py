@@ -136,7 +136,9 @@ class Library:
                 if digest in read_image_facts(record.facts).aliases:
                     return record
         raise NotFound(
-            f"no image {quote(reference)} here; get it with `cloister image pull`", what=reference
+            f"no image {quote(reference)} here; get it with `cloister image pull`, or make it with "
+            "`cloister image build` or `import`",
+            what=reference,
         )
 
     def list(self) -> list[Image]:

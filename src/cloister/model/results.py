@@ -108,7 +108,7 @@ class Result:
                 return f"ended {after}: process limit; raise with Limits(pids=)"
             case Reason.DISK:
                 return (
-                    f"ended {after}: disk limit; "
+                    f"ended {after}: disk limit, or a volume that is full; "
                     "raise with Limits(disk=) or, for many small files, Limits(inodes=)"
                 )
             case Reason.CANCELLED:

@@ -63,7 +63,9 @@ class Images:
         )
         if row is None:
             raise NotFound(
-                f"no image {quote(reference)}; get it with `cloister image pull`", what=reference
+                f"no image {quote(reference)}; get it with `cloister image pull`, or make it with "
+                "`cloister image build` or `import`",
+                what=reference,
             )
         return self._image(row)
 

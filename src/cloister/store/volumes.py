@@ -78,7 +78,9 @@ class Volumes:
         try:
             driver.make(trees.path(tree))
             driver.limit(trees.path(tree), size_bytes)
-            as_owner(os.chown, trees.path(tree) / BENCH, uid, gid)
+            bench = trees.path(tree) / BENCH
+            as_owner(os.chown, bench, uid, gid)
+            as_owner(os.chmod, bench, 0o755)
             driver.sync()
             with trees.records.writing(durable=True) as connection:
                 trees.finish(connection, tree, chain=())
