@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from inspect_ai.util._sandbox import self_check
 from inspect_ai.util._sandbox.registry import registry_find_sandboxenv
 from inspect_ai.util._sandbox.self_check import *  # noqa: F403
 
+from cloister.inspect.config import CloisterConfig
 from cloister.inspect.environment import CloisterEnvironment
 from cloister.sandbox.remote import RemoteSandbox
 
@@ -61,3 +63,18 @@ def test_an_evaluation_runs_on_a_server_from_the_first_sample_to_the_score(tmp_p
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.split("\n")[-2] in ("accuracy 1.0", "accuracy 1")
+
+
+async def test_an_attached_sandbox_on_a_server_is_reached_by_name_and_leaves_nothing() -> None:
+    kind = registry_find_sandboxenv("cloister")
+    config = CloisterConfig(attach=True)
+    environments = await kind.sample_init("task", config, {"__sample_id__": "1"})
+    ours = environments["default"].as_type(CloisterEnvironment)
+    await ours.write_file("f", "in it")
+    connection = await ours.connection()
+    reached = [sys.executable, "-m", "cloister", "exec", str(connection.container), "cat", "f"]
+    done = subprocess.run(reached, capture_output=True, text=True)
+    assert done.stdout == "in it", done.stderr
+    await kind.sample_cleanup("task", config, environments, False)
+    listed = [sys.executable, "-m", "cloister", "ls", "--json"]
+    assert json.loads(subprocess.run(listed, capture_output=True, check=True).stdout) == []

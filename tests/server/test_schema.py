@@ -87,6 +87,10 @@ def ask_everything(
             wrong.append(f"{case.operation.label}: {said}\n{case.as_curl_command()[:1000]}")
 
     for operation in OPERATIONS:
+        # What the last one started would leave no room for one that is needed.
+        for each in client.get("/v1/sandboxes", params={"state": "live"}).json()["sandboxes"]:
+            if each["id"] != live:
+                client.delete(f"/v1/sandboxes/{each['id']}")
         chosen = settings(
             max_examples=count,
             deadline=None,

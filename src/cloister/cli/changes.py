@@ -41,29 +41,31 @@ class Asked:
 
 def write_listing(fd: int, asked: Asked, form: str) -> None:
     """Write what changed as lines, as a JSON list, or as the sum of it."""
-    changes = walk(*asked.trees(), below=asked.below)
-    if form == "stat":
-        lines: Iterable[str] = [f"{summary(changes)}\n"]
-    elif form == "stat-json":
-        counted = summary(changes)
-        fields = ("added", "changed", "deleted", "content_bytes")
-        lines = [json.dumps({name: getattr(counted, name) for name in fields}) + "\n"]
-    elif form == "json":
-        lines = _json_list(changes)
-    else:
-        lines = (f"{change.display()}\n" for change in changes)
+    lines = listing(walk(*asked.trees(), below=asked.below), form)
     with open(fd, "wb", closefd=False) as file:
         for line in lines:
             file.write(line.encode())
 
 
+def listing(changes: Iterator[Change], form: str) -> Iterable[str]:
+    """Return changes as lines, as a JSON list, or as the sum of them."""
+    if form == "stat":
+        return [f"{summary(changes)}\n"]
+    if form == "stat-json":
+        counted = summary(changes)
+        fields = ("added", "changed", "deleted", "content_bytes")
+        return [json.dumps({name: getattr(counted, name) for name in fields}) + "\n"]
+    if form == "json":
+        return _json_list(changes)
+    return (f"{change.display()}\n" for change in changes)
+
+
 def _json_list(changes: Iterator[Change]) -> Iterator[str]:
-    yield "["
-    joint = ""
+    joint = "["
     for change in changes:
         yield joint + json.dumps(change.to_json())
         joint = ",\n"
-    yield "]\n"
+    yield "[]\n" if joint == "[" else "]\n"
 
 
 def write_patch(fd: int, asked: Asked, binary: bool) -> None:

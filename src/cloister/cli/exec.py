@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from cloister.cli import session
-from cloister.cli.kept import find_kept, parse_with_kept, policy_of
+from cloister.cli.kept import find_kept_policy, parse_with_kept
 from cloister.cli.options import sandbox_options
 from cloister.cli.run import image_command, run_in
 from cloister.cli.shell import interact
@@ -70,10 +70,10 @@ async def _exec(
     raw: bool,
     as_json: bool,
 ) -> int:
-    _, kept = await find_kept(name)
+    policy = await find_kept_policy(name)
     found = await parse_with_kept(options, {"wall": UNLIMITED} if tty else None)
     # What is said for one command is not what the sandbox is from now on.
-    wanted = replace(found, policy=policy_of(kept), once=True)
+    wanted = replace(found, policy=policy, once=True)
     if tty:
         return await interact(wanted, command)
     if wanted.cwd is not None:

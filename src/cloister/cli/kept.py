@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mappin
 from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from cloister.cli.served.place import client, find, is_elsewhere, require
 from cloister.cli.wanted import Wanted, parse_options
 from cloister.errors import Busy, NotFound, RequestError
 from cloister.model import new_sandbox_id, parse_name, quote
@@ -39,6 +40,13 @@ async def find_kept(name: str) -> tuple[Store, KeptSandbox]:
         ) from None
 
 
+async def find_kept_policy(name: str) -> Policy:
+    """Return the policy of a kept sandbox, here or on the server."""
+    if not is_elsewhere():
+        return policy_of((await find_kept(name))[1])
+    return read_policy((await require(name))["policy"], f"sandbox {name} of the server")
+
+
 def policy_of(kept: KeptSandbox) -> Policy:
     """Return the policy that a kept sandbox is started with."""
     return read_policy(json.loads(kept.policy), f"kept sandbox {kept.name}")
@@ -53,6 +61,11 @@ async def parse_with_kept(
     if name is None:
         return parse_options(options, base, defaults)
     parse_name(name, "--keep")
+    if is_elsewhere():
+        found = await find(name)
+        told = None if found is None else found.get("policy")
+        before = base if told is None else read_policy(told, f"sandbox {name} of the server")
+        return parse_options(options, before, defaults)
     store = await open_store()
     try:
         kept = await asyncio.to_thread(store.kept.find, name)
@@ -72,6 +85,9 @@ async def _template_policy(options: Mapping[str, Any]) -> Policy | None:
                 f"--template brings its own image and policy; leave {flag} out, "
                 "or change single things with the other options"
             )
+    if is_elsewhere():
+        told = await client().ask("GET", f"/v1/templates/{reference}")
+        return read_policy(told["policy"], f"template {reference} of the server")
     from cloister.sandbox.templated import find_template
 
     return (await find_template(reference)).policy

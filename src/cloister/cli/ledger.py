@@ -58,13 +58,14 @@ def show(id: str, kind: tuple[str, ...], after: int, as_json: bool) -> None:
     """Print the entries of a sandbox, one a line."""
     from cloister.ledger.reading import find_ledger, read_entries
 
-    wanted = _known_kinds(kind)
+    wanted = known_kinds(kind)
     place = state()
     entries = read_entries(place, find_ledger(place, id), after=after)
     emit(_line(entry, as_json) for entry in entries if not wanted or entry.kind in wanted)
 
 
-def _known_kinds(kinds: tuple[str, ...]) -> frozenset[str]:
+def known_kinds(kinds: tuple[str, ...]) -> frozenset[str]:
+    """Return the kinds of entries that are asked for."""
     # A misspelt kind must not look like nothing having happened.
     from cloister.ledger import KINDS
 

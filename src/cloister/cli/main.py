@@ -12,7 +12,6 @@ import click
 import cloister
 from cloister.cli.failures import report
 from cloister.cli.lazily import LazyGroup
-from cloister.errors import Unsupported
 
 
 class Commands(LazyGroup):
@@ -58,15 +57,14 @@ class Commands(LazyGroup):
         "volume": "cloister.cli.volume:volume",
     }
 
+    def get_command(self, command: click.Context, name: str) -> click.Command | None:
+        """Return one of them; where CLOISTER_URL names a server, as it is there."""
+        found = super().get_command(command, name)
+        if found is None or not os.environ.get("CLOISTER_URL"):
+            return found
+        from cloister.cli.served.swap import swapped
 
-# They look at what is on this machine, and would answer for the wrong one.
-_OF_THIS_MACHINE = frozenset(
-    (
-        *("apply", "approvals", "approve", "deny", "df", "diff", "exec", "export", "fork", "gc"),
-        *("image", "ledger", "ls", "pause", "ps", "receipt", "resume", "rewind", "rm"),
-        *("snapshot", "snapshots", "start", "stop", "template", "volume"),
-    )
-)
+        return swapped(found, name)
 
 
 def _print_version(command: click.Context, option: click.Parameter, wanted: bool) -> None:
@@ -84,18 +82,11 @@ def _print_version(command: click.Context, option: click.Parameter, wanted: bool
     callback=_print_version,
     help="Print the version and leave.",
 )
-@click.pass_context
-def commands(command: click.Context) -> None:
+def commands() -> None:
     """Run programs in an isolated, limited, offline sandbox.
 
     `cloister run -- python3 -c 'print(1)'` is a complete one; every option only adds to it.
     """
-    called = command.invoked_subcommand
-    if called in _OF_THIS_MACHINE and os.environ.get("CLOISTER_URL"):
-        raise Unsupported(
-            f"CLOISTER_URL names a server, and `cloister {called}` is about this machine only; "
-            "unset CLOISTER_URL for this machine, or use the server's API, which is at /docs there"
-        )
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -40,16 +40,20 @@ def receipt(id: str | None, form: str, file: Path | None, key: tuple[Path, ...])
     ID is a sandbox's id, the beginning of one, or a label. With --verify it exits with 1 unless
     a key that is believed signed exactly this receipt.
     """
+    check_options(id, form, file, key)
+    if file is not None:
+        return print_receipt(read_receipt(file), key, form, must_hold=True)
+    return print_receipt(_sealed(id or ""), key, form, must_hold=False)
+
+
+def check_options(id: str | None, form: str, file: Path | None, key: tuple[Path, ...]) -> None:
+    """Refuse options that do not go together."""
     if form not in _FORMS:
         raise RequestError(f"form is {quote(form)}; it may be {', '.join(_FORMS)}")
     if (id is None) == (file is None):
         raise RequestError("write either the ID of a sandbox or --verify FILE")
     if file is None and key:
         raise RequestError("--key is for --verify; a receipt is signed with the machine's own key")
-    sealed = _sealed(id or "") if file is None else _read(file)
-    checked = _checked(sealed, key)
-    _print(checked, sealed, form)
-    return 0 if file is None or checked.holds else 1
 
 
 def _sealed(id: str) -> bytes:
@@ -60,7 +64,8 @@ def _sealed(id: str) -> bytes:
     return seal_receipt(make_receipt(place, find_ledger(place, id)), signer_for(place))
 
 
-def _read(file: Path) -> bytes:
+def read_receipt(file: Path) -> bytes:
+    """Return a receipt that was written to a file."""
     from cloister.ledger.reading import MAXIMUM_RECEIPT_BYTES
 
     try:
@@ -74,6 +79,13 @@ def _checked(sealed: bytes, key: tuple[Path, ...]) -> CheckedReceipt:
     from cloister.ledger.reading import trusted_keys, verify_receipt
 
     return verify_receipt(sealed, read_keys(key) or trusted_keys(state()))
+
+
+def print_receipt(sealed: bytes, key: tuple[Path, ...], form: str, *, must_hold: bool) -> int:
+    """Print a receipt and return the exit code: 1 if it must hold, and does not."""
+    checked = _checked(sealed, key)
+    _print(checked, sealed, form)
+    return 1 if must_hold and not checked.holds else 0
 
 
 def _print(checked: CheckedReceipt, sealed: bytes, form: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import click
@@ -76,7 +77,11 @@ async def find_snapshot(store: Store, name: str, which: str) -> Snapshot:
 
 async def _list_steps(name: str, as_json: bool) -> int:
     store, _ = await find_kept(name)
-    found = await asyncio.to_thread(store.snapshots.list, name)
+    return print_steps(name, await asyncio.to_thread(store.snapshots.list, name), as_json)
+
+
+def print_steps(name: str, found: Sequence[Snapshot], as_json: bool) -> int:
+    """Print the steps of a history among snapshots."""
     steps = [each for each in found if each.step is not None]
     if as_json:
         click.echo(json.dumps([describe(each) for each in steps]))

@@ -12,6 +12,7 @@ import click
 
 from cloister.cli import outlet, session
 from cloister.cli.options import sandbox_options
+from cloister.cli.served.place import client, is_elsewhere
 from cloister.cli.telling import explain_limit, explain_usage
 from cloister.cli.wanted import Wanted, parse_options
 from cloister.model import UNLIMITED, Result, parse_command, parse_cwd
@@ -78,7 +79,11 @@ async def parse_wanted(
 async def image_command(wanted: Wanted) -> tuple[str, ...]:
     """Return what the image runs where nobody says what to run."""
     reference = await _image_of(wanted)
-    if reference is not None:
+    if reference is not None and is_elsewhere():
+        told = (await client().ask("GET", f"/v1/images/{reference}"))["config"]
+        if words := (*(told.get("entrypoint") or ()), *(told.get("cmd") or ())):
+            return words
+    elif reference is not None:
         from cloister.image import Library
 
         image = Library(await open_store()).find(reference)
@@ -90,7 +95,7 @@ async def image_command(wanted: Wanted) -> tuple[str, ...]:
 
 
 async def _image_of(wanted: Wanted) -> str | None:
-    if wanted.keep is not None:
+    if wanted.keep is not None and not is_elsewhere():
         store = await open_store()
         # The very image it stands on, whatever its name has come to mean.
         for kept in await asyncio.to_thread(store.kept.list):

@@ -13,6 +13,7 @@ from typing import Any
 
 from cloister.cli.failures import CANNOT_EXECUTE, NOT_FOUND, OURS, TIMEOUT, Leave
 from cloister.cli.progress import Progress
+from cloister.cli.served.place import awake, find, is_elsewhere
 from cloister.cli.telling import tell_waiting, warn_skipped, warn_unlimited_disk, warn_unreachable
 from cloister.cli.wanted import Wanted, command_words
 from cloister.errors import GuestGone, NotFound, RequestError, Unsupported
@@ -61,10 +62,18 @@ async def opened(wanted: Wanted) -> AsyncIterator[Place]:
 
     One that is kept, and that another process runs, is used where it is.
     """
-    remote = None if wanted.keep is None else await _running_elsewhere(wanted)
-    if remote is not None:
-        yield remote
-        return
+    if wanted.keep is not None and is_elsewhere():
+        found = await find(wanted.keep)
+        if found is not None:
+            require_unchanged(wanted, found["id"])
+            async with awake(found) as there:
+                yield there
+            return
+    elif wanted.keep is not None:
+        remote = await _running_elsewhere(wanted)
+        if remote is not None:
+            yield remote
+            return
     async with _opened_here(wanted) as sandbox:
         await fill(sandbox, wanted)
         # The command itself is what is being done here: while it runs, nothing is idle.
@@ -89,6 +98,15 @@ async def _running_elsewhere(wanted: Wanted) -> Remote | None:
             f"leave that out, or stop it first with `cloister stop {wanted.keep}`"
         )
     return remote
+
+
+def require_unchanged(wanted: Wanted, id: str) -> None:
+    """Refuse options that a sandbox which a server has already cannot be given any more."""
+    if wanted.fixed:
+        raise RequestError(
+            f"{quote(wanted.keep)} is on the server, as {id}, and cannot be given "
+            f"{', '.join(wanted.fixed)} now; leave that out, or use another name"
+        )
 
 
 @contextlib.asynccontextmanager
@@ -119,11 +137,16 @@ async def _opened_here(wanted: Wanted) -> AsyncIterator[Sandbox]:
 async def fill(sandbox: Sandbox, wanted: Wanted) -> None:
     """Make the copies that the options ask for."""
     for mount in wanted.copies:
-        await _copy_in(sandbox, mount, wanted.keep)
-    if wanted.copies and wanted.keep is not None and not sandbox.is_reopened:
+        await _copy_in(sandbox, mount, wanted.keep if _is_kept_here(wanted) else None)
+    if wanted.copies and _is_kept_here(wanted) and not sandbox.is_reopened:
         from cloister.cli.baselines import note_copied
 
-        await note_copied(wanted.keep, await sandbox.snapshot())
+        await note_copied(wanted.keep or "", await sandbox.snapshot())
+
+
+def _is_kept_here(wanted: Wanted) -> bool:
+    # What `apply` compares with is remembered where it is used, beside what is kept here.
+    return wanted.keep is not None and not is_elsewhere()
 
 
 async def _copy_in(sandbox: Sandbox, mount: Mount, keep: str | None) -> None:
@@ -151,7 +174,7 @@ async def _copy_out(sandbox: Sandbox, source: str, target: Path) -> None:
 
 async def start(place: Place, wanted: Wanted, command: Sequence[str], **options: Any) -> Running:
     """Start the command; what cannot be executed gets the exit code a shell would give."""
-    if isinstance(place, Remote) or wanted.once:
+    if isinstance(place, Remote) or wanted.once or (wanted.keep is not None and is_elsewhere()):
         options["env"] = {**options.get("env", {}), **wanted.env} or None
         options["user"] = wanted.user
     try:

@@ -98,12 +98,12 @@ async def _snapshots(name: str, as_json: bool) -> int:
         click.echo(json.dumps(rows))
         return 0
     for branch in await asyncio.to_thread(store.snapshots.tree, name):
-        for line in _lines(branch, kept.head):
+        for line in tree_lines(branch, kept.head):
             click.echo(line)
     return 0
 
 
-def _lines(top: Branch, head: str | None) -> Iterator[str]:
+def tree_lines(top: Branch, head: str | None) -> Iterator[str]:
     """Yield a line for each snapshot; only where it branches does the tree go to the right."""
     # A stack and not a recursion: a history has as many generations as there were commands.
     stack = [(top, "", "")]

@@ -101,6 +101,11 @@ class RemoteSandbox(Sandbox):
             (found,) = (await self.client.ask("POST", path, body))["sandboxes"]
         return await self._opened(found)
 
+    @classmethod
+    async def attached(cls, found: dict[str, Any]) -> Self:
+        """Return a sandbox that runs on the server already, from what the server says of it."""
+        return await cls()._opened(found)
+
     async def _opened(self, found: dict[str, Any]) -> Self:
         self.id = SandboxId(found["id"])
         policy = read_policy(found["policy"], "policy of the server")

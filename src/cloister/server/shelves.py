@@ -76,6 +76,13 @@ class Shelves:
         names = Names(tenant)
         return [each for each in await _ask(_kept) if names.owns(each.name)]
 
+    async def kept_policy(self, tenant: TenantName, stored: str) -> Policy | None:
+        """Return the policy that a kept sandbox is started with, if it is there."""
+        for each in await self.kept(tenant):
+            if each.name == stored:
+                return read_policy(json.loads(each.policy), "kept")
+        return None
+
     async def remove_kept(self, tenant: TenantName, stored: str) -> None:
         """Remove a kept sandbox of the tenant with its disk and its snapshots."""
         Names(tenant).shown(stored)

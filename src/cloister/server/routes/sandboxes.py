@@ -201,7 +201,13 @@ def _parse_cursor(text: str | None) -> tuple[float, str] | None:
 async def _info(call: Call) -> SandboxInfo:
     id = call.request.path_params["id"]
     call.require_sandbox(id)
-    return _current(call, await call.fleet.row(call.caller.tenant, id))
+    tenant = call.caller.tenant
+    row = await call.fleet.row(tenant, id)
+    found = _current(call, row)
+    if found.state == "kept" and row.keep is not None:
+        policy = await call.fleet.shelves.kept_policy(tenant, row.keep)
+        found.policy = None if policy is None else shown_policy(policy, tenant)
+    return found
 
 
 async def _end(call: Call) -> None:

@@ -1,0 +1,80 @@
+"""Gives commands what they do where CLOISTER_URL names a server; their options stay the same."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any
+
+import click
+
+from cloister.cli import session
+from cloister.errors import Unsupported
+
+_ROOM = "cloister.cli.served"
+# What each command is there; what is not named is about this machine.
+_SERVED = {
+    "approvals": "questions:approvals",
+    "approve": "questions:approve",
+    "deny": "questions:deny",
+    "diff": "changes:diff",
+    "export": "changes:export",
+    "fork": "snapshots:fork",
+    "image inspect": "stock:inspect_image",
+    "image ls": "stock:list_images",
+    "ledger show": "recorded:show",
+    "ls": "sandboxes:ls",
+    "pause": "sandboxes:pause",
+    "ps": "sandboxes:ps",
+    "receipt": "recorded:receipt",
+    "resume": "sandboxes:resume",
+    "rewind": "snapshots:rewind",
+    "rm": "sandboxes:rm",
+    "snapshot": "snapshots:snapshot",
+    "snapshots": "snapshots:snapshots",
+    "start": "sandboxes:start",
+    "stop": "sandboxes:stop",
+    "template inspect": "stock:inspect_template",
+    "template ls": "stock:list_templates",
+    "template rm": "stock:remove_templates",
+    "volume create": "stock:create_volume",
+    "volume inspect": "stock:inspect_volume",
+    "volume ls": "stock:list_volumes",
+    "volume rm": "stock:remove_volumes",
+}
+# These know by themselves where sandboxes are, or have nothing to do with them.
+_ANYWHERE = frozenset(
+    (
+        *("completion", "doctor", "exec", "explain", "hold", "interpreter", "mcp", "run", "serve"),
+        *("setup", "shell", "token", "verify"),
+    )
+)
+
+
+def swapped(command: click.Command, name: str) -> click.Command:
+    """Return a command as it is on a server, or one that says that it is about this machine."""
+    if name in _ANYWHERE:
+        return command
+    other = copy.copy(command)
+    if isinstance(command, click.Group) and isinstance(other, click.Group):
+        other.commands = {
+            below: swapped(each, f"{name} {below}") for below, each in command.commands.items()
+        }
+        return other
+    other.callback = _callback(name)
+    return other
+
+
+def _callback(name: str) -> Callable[..., int]:
+    def call(**options: Any) -> int:
+        if name not in _SERVED:
+            raise Unsupported(
+                f"CLOISTER_URL names a server, and `cloister {name}` is about this machine only; "
+                "unset CLOISTER_URL for this machine"
+            )
+        module, _, attribute = _SERVED[name].partition(":")
+        act = getattr(import_module(f"{_ROOM}.{module}"), attribute)
+        return session.run_until_signal(lambda: act(**options))
+
+    return call
