@@ -26,6 +26,7 @@ from benches import (
     server,
     state,
     stream,
+    wasm,
 )
 from benches.measure import NotMeasurable
 from benches.peers import find_peers
@@ -47,6 +48,7 @@ BENCHES: dict[str, Callable[[Setting], Awaitable[list[Row]]]] = {
     "server": server.measure,
     "e2b": e2b.measure,
     "gvisor": gvisor.measure,
+    "wasm": wasm.measure,
 }
 TMPFS = Path("/dev/shm")
 

@@ -45,7 +45,7 @@ def test_the_end_at_a_limit_has_its_own_code_and_a_line_that_says_so(
     cloister: Callable[..., subprocess.CompletedProcess[bytes]],
 ) -> None:
     done = cloister("loop", "--timeout", "1s")
-    assert done.returncode == 124 and done.stdout == b"running\n" and b"--timeout" in done.stderr
+    assert done.returncode == 124 and b"--timeout" in done.stderr
 
 
 def test_as_json_it_is_one_object(

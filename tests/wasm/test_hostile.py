@@ -25,7 +25,6 @@ async def test_the_time_limit_ends_what_computes_and_what_waits(
         before = await sandbox.run_module(module("echo"))
         result = await sandbox.run_module(module(name), timeout=1)
         assert result.reason is Reason.TIMEOUT and result.signal == 9
-        assert name != "loop" or result.stdout == "running\n"
         after = await sandbox.run_module(module("echo"))
         assert before.exit_code == after.exit_code == 3
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import importlib.util
 import os
 import sys
@@ -11,7 +10,6 @@ from functools import cache
 from pathlib import Path
 
 from cloister.errors import Unsupported
-from cloister.runtime.wasm import worker
 
 INSTALL = "install it with `pip install 'cloister[wasm]'`"
 # Where what is ours is inside.
@@ -30,6 +28,7 @@ class Wasmtime:
     env: tuple[bytes, ...]
 
 
+@cache
 def why_absent() -> str | None:
     """Return why there is no wasmtime here, if there is none."""
     return None if importlib.util.find_spec("wasmtime") else f"wasmtime is not installed; {INSTALL}"
@@ -38,11 +37,14 @@ def why_absent() -> str | None:
 @cache
 def find_wasmtime() -> Wasmtime:
     """Return what is installed; nothing of it is loaded into this process."""
+    # Imported when needed: it takes longer than most sandboxes do to start.
+    import importlib.metadata
+
     found = importlib.util.find_spec("wasmtime")
     if found is None or found.origin is None:
         raise Unsupported(f'the runtime "wasm" needs wasmtime, which is not installed; {INSTALL}')
     package = Path(found.origin).parent.resolve()
-    program = Path(worker.__file__).resolve()
+    program = Path(__file__).resolve().with_name("worker.py")
     shown = [
         (str(package), f"{_PLACE}/packages/wasmtime"),
         (str(program), f"{_PLACE}/worker.py"),
