@@ -156,11 +156,12 @@ class Node:
         self, beside: Path, id: SandboxId, policy: Policy, ground: Ground, provisions: Provisions
     ) -> Ground:
         """Return the ground with the certificates that are to be trusted inside."""
-        from cloister.node.provisions import BUNDLE, usual_bundles, write_files
+        from cloister.node.provisions import usual_places, write_files
 
         files = write_files(provisions, beside)
         self._shown[id] = list(files.values())
-        shown = {path: files[BUNDLE.lstrip("/")] for path in usual_bundles(policy, ground)} | files
+        places = usual_places(policy, ground)
+        shown = {path: files[ours] for path, ours in places.items()} | files
         more = tuple((str(path), target) for target, path in shown.items())
         return dataclasses.replace(ground, files=(*ground.files, *more))
 

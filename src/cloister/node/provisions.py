@@ -17,7 +17,7 @@ from cloister.errors import CloisterError, Unsupported
 from cloister.node.credentials import Credential, mint
 from cloister.node.secret_sources import read_secret
 from cloister.node.secret_value import SecretValue
-from cloister.node.trust_store import STORE_PASSWORD, host_bundle, java_store
+from cloister.node.trust_store import STORE_PASSWORD, host_bundle, java_stores
 from cloister.policy import DirectoryRoot, HostRoot, Policy
 from cloister.policy.secrets import Source
 from cloister.runtime.ground import Ground
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 _NEEDED = ("cryptography", "h2")
 BUNDLE, STORE = "/run/cloister/ca-certificates.crt", "/run/cloister/ca-certificates.p12"
+# The same store for those who open it without a password, as Java does its own.
+OPEN_STORE = "/run/cloister/cacerts"
 # Where programs look that look at no variable.
 _USUAL_BUNDLES = (
     "etc/ssl/certs/ca-certificates.crt",
@@ -34,6 +36,7 @@ _USUAL_BUNDLES = (
     "etc/ssl/ca-bundle.pem",
     "etc/ssl/cert.pem",
 )
+_USUAL_STORES = ("etc/ssl/certs/java/cacerts", "etc/pki/ca-trust/extracted/java/cacerts")
 _VARIABLES = (
     *("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "NODE_EXTRA_CA_CERTS"),
     *("GIT_SSL_CAINFO", "PIP_CERT", "CARGO_HTTP_CAINFO", "AWS_CA_BUNDLE", "DENO_CERT"),
@@ -49,6 +52,7 @@ class Provisions:
     authority: Authority
     bundle: str = field(repr=False)
     store: bytes = field(repr=False)
+    open_store: bytes = field(repr=False)
     placeholders: Mapping[str, str] = field(repr=False)
     values: tuple[SecretValue, ...]
     credentials: tuple[Credential, ...] = field(repr=False)
@@ -107,17 +111,19 @@ async def provide(policy: Policy, sandbox: str) -> Provisions | None:
                 values.append(credentials[-1].value)
             else:
                 values.append(await read_secret(binding))
-        authority, bundle, store = await asyncio.to_thread(_certificates, policy)
+        authority, bundle, (store, open_store) = await asyncio.to_thread(_certificates, policy)
     except BaseException:
         for each in credentials:
             with contextlib.suppress(CloisterError):
                 await each.revoke()
         raise
     placeholders = {each.name: placeholder_for(each.reveal()) for each in values}
-    return Provisions(authority, bundle, store, placeholders, tuple(values), tuple(credentials))
+    return Provisions(
+        authority, bundle, store, open_store, placeholders, tuple(values), tuple(credentials)
+    )
 
 
-def _certificates(policy: Policy) -> tuple[Authority, str, bytes]:
+def _certificates(policy: Policy) -> tuple[Authority, str, tuple[bytes, bytes]]:
     from cloister.egress.depth.authority import make_authority
 
     rules = () if policy.egress is None else policy.egress.rules
@@ -127,15 +133,21 @@ def _certificates(policy: Policy) -> tuple[Authority, str, bytes]:
     lasts_s = _LONGEST_S if lifetime is None else min(lifetime + _DAY_S, _LONGEST_S)
     authority = make_authority(hosts, lasts_s)
     bundle = host_bundle()
-    return authority, bundle, java_store(bundle, authority.certificate)
+    return authority, bundle, java_stores(bundle, authority.certificate)
 
 
 def write_files(provisions: Provisions, beside: Path) -> dict[str, Path]:
     """Write what is shown inside, next to a path; return the files by where they are shown."""
     bundle, store = beside.with_suffix(".pem"), beside.with_suffix(".p12")
+    open_store = beside.with_suffix(".open.p12")
     _write(bundle, f"{provisions.bundle}\n{provisions.authority.certificate}".encode())
     _write(store, provisions.store)
-    return {BUNDLE.lstrip("/"): bundle, STORE.lstrip("/"): store}
+    _write(open_store, provisions.open_store)
+    return {
+        BUNDLE.lstrip("/"): bundle,
+        STORE.lstrip("/"): store,
+        OPEN_STORE.lstrip("/"): open_store,
+    }
 
 
 def _write(path: Path, data: bytes) -> None:
@@ -147,8 +159,11 @@ def _write(path: Path, data: bytes) -> None:
         file.write(data)
 
 
-def usual_bundles(policy: Policy, ground: Ground) -> list[str]:
-    """Return where the sandbox's own bundle of certificates is; never where a link leads there."""
+def usual_places(policy: Policy, ground: Ground) -> dict[str, str]:
+    """Return where the sandbox's own certificates are, and which of ours is shown there instead.
+
+    Never where a link leads there.
+    """
     disk = () if ground.disk is None else (ground.disk.path, *ground.disk.sealed)
     if isinstance(policy.root, HostRoot):
         roots = ("/", *disk)
@@ -156,7 +171,11 @@ def usual_bundles(policy: Policy, ground: Ground) -> list[str]:
         roots = (str(policy.root.path), *disk)
     else:
         roots = (*ground.image, *disk)
-    return [path for path in _USUAL_BUNDLES if _is_plain(path, roots)]
+    places = {
+        **dict.fromkeys(_USUAL_BUNDLES, BUNDLE.lstrip("/")),
+        **dict.fromkeys(_USUAL_STORES, OPEN_STORE.lstrip("/")),
+    }
+    return {path: ours for path, ours in places.items() if _is_plain(path, roots)}
 
 
 def _is_plain(path: str, roots: tuple[str, ...]) -> bool:

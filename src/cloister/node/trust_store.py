@@ -58,8 +58,11 @@ def _read_once(path: str, changed_ns: int, size: int) -> str:
     return "\n".join(_CERTIFICATE.findall(Path(path).read_text("ascii", "replace"))) + "\n"
 
 
-def java_store(bundle: str, certificate: str) -> bytes:
-    """Return the same certificates in the form that Java reads."""
+def java_stores(bundle: str, certificate: str) -> tuple[bytes, bytes]:
+    """Return the same certificates in the form that Java reads: with its password, and without.
+
+    Of a store that is opened without one, Java sees only what is not encrypted.
+    """
     from cryptography import x509
     from cryptography.hazmat.primitives import serialization
     from cryptography.hazmat.primitives.serialization import pkcs12
@@ -67,7 +70,9 @@ def java_store(bundle: str, certificate: str) -> bytes:
     parsed = x509.load_pem_x509_certificate(certificate.encode())
     own = pkcs12.PKCS12Certificate(parsed, b"cloister")
     password = serialization.BestAvailableEncryption(STORE_PASSWORD.encode())
-    return pkcs12.serialize_java_truststore([own, *_parsed(bundle)], password)
+    held = [own, *_parsed(bundle)]
+    closed = pkcs12.serialize_java_truststore(held, password)
+    return closed, pkcs12.serialize_java_truststore(held, serialization.NoEncryption())
 
 
 @functools.lru_cache(maxsize=2)

@@ -9,7 +9,7 @@ import pytest
 from cryptography import x509
 
 from cloister.errors import NotFound
-from cloister.node.provisions import provide, usual_bundles, write_files
+from cloister.node.provisions import provide, usual_places, write_files
 from cloister.node.trust_store import host_bundle
 from cloister.policy import DirectoryRoot, Egress, Policy
 from cloister.runtime.ground import Ground, GroundDisk
@@ -42,7 +42,7 @@ def test_a_bundle_is_shown_where_the_root_has_one_and_no_link_leads_there(tmp_pa
     (parent / "etc/ssl").symlink_to("../real")
     none.mkdir()
     found = {
-        root.name: usual_bundles(policy_on(root), Ground())
+        root.name: list(usual_places(policy_on(root), Ground()))
         for root in (plain, linked, parent, none)
     }
     assert found == {"plain": [BUNDLE], "linked": [], "parent": [], "none": []}
@@ -51,7 +51,7 @@ def test_a_bundle_is_shown_where_the_root_has_one_and_no_link_leads_there(tmp_pa
     (disk / BUNDLE).parent.mkdir(parents=True)
     (disk / BUNDLE).symlink_to("/x")
     ground = Ground(disk=GroundDisk(str(disk), (), durable=False))
-    assert usual_bundles(policy_on(plain), ground) == []
+    assert usual_places(policy_on(plain), ground) == {}
 
 
 def test_of_a_file_of_certificates_nothing_else_is_passed_on(
