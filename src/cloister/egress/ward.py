@@ -162,14 +162,14 @@ class Ward:
         self._requests -= 1
 
     def hold(self, count: int) -> None:
-        """Count bytes that are kept while a person is asked; raises Refusal where it is too much.
+        """Count bytes that are kept until they are decided on; raises Refusal where it is too much.
 
         Less than nothing lets go of them.
         """
         if count > 0 and self._held_bytes + count > self.bounds.held_bytes:
             raise Refusal(
-                f"a person is to be asked, and {self._held_bytes} bytes of what waits are held "
-                f"already; the most is {self.bounds.held_bytes}"
+                f"{self._held_bytes} bytes that wait to be decided on are held already; the most "
+                f"is {self.bounds.held_bytes}"
             )
         self._held_bytes += count
 

@@ -25,7 +25,7 @@ from cloister.runtime.ground import Ground
 if TYPE_CHECKING:
     from cloister.egress.depth.authority import Authority
 
-_NEEDED = ("cryptography", "h2")
+_NEEDED = ("cryptography", "h2", "websockets")
 BUNDLE, STORE = "/run/cloister/ca-certificates.crt", "/run/cloister/ca-certificates.p12"
 # The same store for those who open it without a password, as Java does its own.
 OPEN_STORE = "/run/cloister/cacerts"

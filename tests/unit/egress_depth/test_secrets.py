@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import gzip
+import zlib
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -188,14 +191,64 @@ async def test_what_a_server_says_back_has_no_value_in_it(
         assert form not in seen
 
 
-async def test_an_answer_that_cannot_be_looked_through_is_refused(
-    opened: Any, served: Any, anything: Any
+def bare(data: bytes) -> bytes:
+    packing = zlib.compressobj(wbits=-zlib.MAX_WBITS)
+    return packing.compress(data) + packing.flush()
+
+
+PACKED: list[tuple[str, Callable[[bytes], bytes]]] = [
+    ("gzip", gzip.compress),
+    ("x-gzip", lambda data: gzip.compress(data[:9]) + gzip.compress(data[9:])),
+    ("deflate", zlib.compress),
+    ("deflate", bare),
+    ("identity", bytes),
+]
+
+
+@pytest.mark.parametrize(("coding", "pack"), PACKED)
+async def test_a_compressed_answer_is_unpacked_and_has_no_value_in_it(
+    coding: str, pack: Callable[[bytes], bytes], opened: Any, served: Any, anything: Any
 ) -> None:
+    said = b"before " + VALUE.encode() + b" behind" + b"." * 100_000
     async with served() as far:
         far.answer = lambda path, headers, body: (
-            b"Content-Encoding: gzip\r\n",
-            gzip.compress(VALUE.encode()),
+            f"Content-Encoding: {coding}\r\nETag: one\r\n".encode(),
+            pack(said),
         )
+        async with opened(anything(far.port), secrets=table(far.port), values=VALUES) as doors:
+            seen = await doors.talk("web.test", far.port, request(far.port))
+        async with opened(anything(far.port)) as doors:
+            untouched = await doors.talk("web.test", far.port, request(far.port))
+    masked = said.replace(VALUE.encode(), b"*" * len(VALUE))
+    head, _, body = seen.partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 200")
+    assert coding == "identity" or b"encoding: " + coding.encode() not in head.lower()
+    assert _unchunked(head, body) == masked
+    assert untouched.endswith(pack(said))
+    assert len(far.asked) == 2
+
+
+def _unchunked(head: bytes, body: bytes) -> bytes:
+    if b"chunked" not in head.lower():
+        return body
+    out, left = b"", body
+    while True:
+        size, _, left = left.partition(b"\r\n")
+        if int(size, 16) == 0:
+            return out
+        out, left = out + left[: int(size, 16)], left[int(size, 16) + 2 :]
+
+
+@pytest.mark.parametrize(
+    ("coding", "data"),
+    [("br", b"whatever"), ("gzip, gzip", b"whatever"), ("zstd", b"whatever")],
+)
+async def test_an_answer_that_cannot_be_looked_through_is_refused(
+    coding: str, data: bytes, opened: Any, served: Any, anything: Any
+) -> None:
+    async with served() as far:
+        said = f"Content-Encoding: {coding}\r\n".encode()
+        far.answer = lambda path, headers, body: (said, data)
         async with opened(anything(far.port), secrets=table(far.port), values=VALUES) as doors:
             seen = await doors.talk("web.test", far.port, request(far.port))
         async with opened(anything(far.port)) as doors:
@@ -203,6 +256,23 @@ async def test_an_answer_that_cannot_be_looked_through_is_refused(
     assert seen.startswith(b"HTTP/1.1 502")
     assert without.startswith(b"HTTP/1.1 200")
     assert len(far.asked) == 2
+
+
+@pytest.mark.parametrize("spoilt", [gzip.compress(b"x" * 5000)[:-20], b"no gzip at all"])
+async def test_a_compressed_answer_that_is_not_whole_is_cut_off_and_not_ended(
+    spoilt: bytes, opened: Any, served: Any, anything: Any
+) -> None:
+    async with served() as far:
+        far.answer = lambda path, headers, body: (b"Content-Encoding: gzip\r\n", spoilt)
+        async with opened(anything(far.port), secrets=table(far.port), values=VALUES) as doors:
+            reader, writer = await doors.connect("web.test", far.port)
+            writer.write(request(far.port))
+            seen = b""
+            with contextlib.suppress(OSError):
+                while data := await reader.read(65_536):
+                    seen += data
+            writer.close()
+    assert not seen.endswith(b"\r\n0\r\n\r\n")
 
 
 async def test_a_value_cannot_be_printed_by_accident(opened: Any, anything: Any) -> None:

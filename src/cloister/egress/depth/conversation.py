@@ -192,6 +192,10 @@ class Conversation:
             first = far.switched()
             await carry_switched(stream, unread, far.stream, first, terms, exchange)
             error = None
+        except Refusal as refusal:
+            error = refusal.reason
+            terms.tell_denied(exchange.head, refusal)
+            raise Unreachable(refusal.reason) from None
         finally:
             exchange.tell_over(exchange.number, error)
 

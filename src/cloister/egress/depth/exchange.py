@@ -100,6 +100,11 @@ class Exchange:
                 self.tell_over(number, error)
         return True
 
+    @property
+    def head(self) -> RequestHead:
+        """What was asked for, as it came."""
+        return self._head
+
     def tell_over(self, number: int, error: str | None) -> None:
         """Tell how it ended."""
         self._terms.tell_over(
@@ -220,6 +225,7 @@ class Exchange:
         answer = self._answer
         if answer is None:
             answer = self._answer = await far.answer()
+        unpacker = self._terms.unpacker(answer)
         if scrubber is not None:
             answer = self._answer = self._terms.scrubbed(answer)
         if answer.status == _SWITCHING:
@@ -238,10 +244,12 @@ class Exchange:
             if not data:
                 break
             self.count_in(data)
-            if scrubber is not None:
-                data = scrubber.feed(data)
-            if data:
-                await near.send(data)
+            for piece in (data,) if unpacker is None else unpacker.feed(data):
+                passed = piece if scrubber is None else scrubber.feed(piece)
+                if passed:
+                    await near.send(passed)
+        if unpacker is not None:
+            unpacker.end()
         if scrubber is not None and (data := scrubber.end()):
             await near.send(data)
         trailers = far.trailers

@@ -15,14 +15,17 @@ if TYPE_CHECKING:
 async def carry_switched(
     near: Stream, unread: bytes, far: Stream, first: bytes, terms: Terms, exchange: Exchange
 ) -> None:
-    """Carry both ways until both are over; an end is passed on."""
-    scrubber = terms.scrubber()
+    """Carry both ways until both are over; an end is passed on.
+
+    Raises Refusal at a placeholder, which goes nowhere.
+    """
+    scrubber, frames = terms.scrubber(), terms.frames()
 
     async def out() -> None:
         data = unread or await near.read()
         while data:
             exchange.count_out(data)
-            await far.write(data)
+            await far.write(data if frames is None else frames.feed(data))
             data = await near.read()
         await far.end()
 
@@ -49,3 +52,5 @@ async def carry_switched(
         for task in (outward, inward):
             task.cancel()
         await asyncio.gather(outward, inward, return_exceptions=True)
+        if frames is not None:
+            frames.close()

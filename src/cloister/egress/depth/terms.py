@@ -17,6 +17,8 @@ from cloister.egress.depth.messages import (
     values_of,
     without,
 )
+from cloister.egress.depth.unpacking import CODINGS, Unpacker
+from cloister.egress.depth.websocket import OutgoingFrames
 from cloister.egress.presence import while_present
 from cloister.egress.refusal import Malformed, Refusal, Unreachable
 from cloister.egress.secrets.bound import Misplaced
@@ -31,6 +33,13 @@ if TYPE_CHECKING:
 # An answer that is looked through must be readable, and whole: of one in pieces that the program
 # chooses, each would have too little of a value to be found.
 _NOT_WHEN_LOOKED_THROUGH = (b"accept-encoding", b"range", b"if-range", b"sec-websocket-extensions")
+# What a program sends by a WebSocket is looked through for every placeholder, whatever the host.
+_NOT_WHEN_FRAMES_ARE = (b"sec-websocket-extensions",)
+# Of a body that is compressed: unpacked it has another length, and is another one.
+_OF_WHAT_IS_PACKED = (
+    *(b"content-encoding", b"content-length", b"content-md5", b"content-digest"),
+    *(b"repr-digest", b"digest", b"etag"),
+)
 # By which a server may be told to take a request for one of another method.
 _OVERRIDES = (b"x-http-method-override", b"x-method-override", b"x-http-method")
 _MOST_PATH, _MOST_REASON = 1000, 500
@@ -99,6 +108,8 @@ class Terms:
         if self._values is not None:
             headers = without(headers, *_NOT_WHEN_LOOKED_THROUGH)
             headers = [*headers, (b"accept-encoding", b"identity")]
+        elif self._placeholders is not None:
+            headers = without(headers, *_NOT_WHEN_FRAMES_ARE)
         sent = dataclasses.replace(head, target=filled.target, headers=headers)
         return Permit(sent, verdict, filled.used)
 
@@ -164,30 +175,51 @@ class Terms:
         await self._ward.room()
 
     def hold(self, count: int) -> None:
-        """Count what is kept of a body while a person is asked; less than nothing lets it go."""
+        """Count what is kept until it is decided on; less than nothing lets it go."""
         self._ward.hold(count)
 
     def scrubber(self) -> Scrubber | None:
         """Return what takes values out of an answer, if any is bound to this host."""
         return None if self._values is None else Scrubber(self._values)
 
+    def unpacker(self, answer: ResponseHead) -> Unpacker | None:
+        """Return what makes an answer readable, where it was compressed all the same.
+
+        Raises Unreachable where nobody here can read it.
+        """
+        if self._values is None:
+            return None
+        said = b",".join(values_of(answer.headers, b"content-encoding")).lower().split(b",")
+        codings = [each.strip() for each in said if each.strip() not in (b"", b"identity")]
+        if not codings:
+            return None
+        if len(codings) > 1 or codings[0] not in CODINGS:
+            raise Unreachable(
+                "the answer is compressed, though that was not asked for, in a way that is not "
+                "read here: it cannot be looked through for secrets"
+            )
+        return Unpacker(codings[0])
+
     def scrubbed(self, answer: ResponseHead) -> ResponseHead:
-        """Return the head of an answer without values, or refuse one that cannot be read."""
+        """Return the head of an answer without values, and as the one of an unpacked body."""
         if self._values is None:
             return answer
-        coded = [value for value in values_of(answer.headers, b"content-encoding")]
-        if any(value.strip().lower() not in (b"", b"identity") for value in coded):
-            raise Unreachable(
-                "the answer is compressed, though that was not asked for: it cannot be looked "
-                "through for secrets"
-            )
+        headers = answer.headers
+        if self.unpacker(answer) is not None:
+            headers = without(headers, *_OF_WHAT_IS_PACKED)
         masked = self._values.masked
-        headers = [(masked(name), masked(value)) for name, value in answer.headers]
+        headers = [(masked(name), masked(value)) for name, value in headers]
         return ResponseHead(answer.status, headers, masked(answer.reason))
 
     def finder(self) -> Finder | None:
         """Return what stops a body at the first placeholder, if there are any."""
         return None if self._placeholders is None else Finder(self._placeholders)
+
+    def frames(self) -> OutgoingFrames | None:
+        """Return what looks through the frames of a WebSocket, if there are placeholders."""
+        if self._placeholders is None:
+            return None
+        return OutgoingFrames(self, self._placeholders, self._name)
 
     def require_nothing(self, finder: Finder, head: RequestHead) -> None:
         """Refuse a body in which a placeholder was found."""
