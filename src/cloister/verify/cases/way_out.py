@@ -106,7 +106,7 @@ async def way_out(
         rule = EgressRule(name="a person says", host=place, effect="ask", private=private)
         egress = Egress(further, rules=[rule])
     try:
-        async with arena.sandbox(egress=egress, ledger="off", **settings) as sandbox:
+        async with arena.sandbox(egress=egress, **{"ledger": "off", **settings}) as sandbox:
             yield WayOut(sandbox, port, arrived)
     except Unsupported as error:
         raise NotApplicable(str(error)) from None
