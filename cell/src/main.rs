@@ -10,6 +10,7 @@
 
 mod contain;
 mod guest;
+mod machine;
 mod plan;
 #[allow(unsafe_code)]
 mod sys;
@@ -19,6 +20,9 @@ mod wire;
 mod zygote;
 
 use std::process::ExitCode;
+
+/// Long enough that what the clock itself takes does not show.
+const TICKS_MS: u64 = 200;
 
 fn main() -> ExitCode {
     let mut arguments = std::env::args().skip(1);
@@ -32,10 +36,26 @@ fn main() -> ExitCode {
     if command == "warden" {
         return warden::run(&arguments.collect::<Vec<_>>()).map_or_else(usage, finish);
     }
+    if command == "machine" {
+        let count = arguments.next().and_then(|word| word.parse().ok());
+        return count.map_or_else(usage, |count| finish(machine::run(count)));
+    }
+    if command == "execute" {
+        let count = arguments.next().and_then(|word| word.parse().ok());
+        let argv = arguments.collect::<Vec<_>>();
+        return count.map_or_else(usage, |count| finish(Err(machine::start::run(count, &argv))));
+    }
     match (command.as_str(), arguments.next()) {
         ("zygote", Some(number)) => match number.parse() {
             Ok(control) => finish(zygote::serve(control)),
             Err(_) => usage(),
+        },
+        ("ticks", None) => match sys::machine::ticks_khz(TICKS_MS) {
+            Ok(khz) => {
+                println!("{khz}");
+                ExitCode::SUCCESS
+            }
+            Err(error) => finish(Err(error)),
         },
         ("steps", None) => {
             zygote::print_steps();
@@ -85,8 +105,9 @@ fn print_syscalls() -> ExitCode {
 fn usage() -> ExitCode {
     eprintln!(
         "usage: cell zygote DESCRIPTOR | cell guest FILES BOUNDING OWN ROOT PIDS PTRACE SETID CORE | \
-         cell unpack DIRECTORY ENTRIES BYTES kept|single | \
-         cell warden PROGRAM [ARGUMENT...] -- SAVER [ARGUMENT...] | cell steps | cell syscalls"
+         cell unpack DIRECTORY ENTRIES BYTES kept|single | cell machine LAYERS | \
+         cell execute DESCRIPTORS PROGRAM [ARGUMENT...] | \
+         cell warden PROGRAM [ARGUMENT...] -- SAVER [ARGUMENT...] | cell ticks | cell steps | cell syscalls"
     );
     ExitCode::from(2)
 }

@@ -40,7 +40,11 @@ pub fn lay_out(plan: &Plan, kernel: &Kernel, trees: &Trees, sandbox: &NewRoot) -
     mount::set_attributes(&devices, mount::ATTR_RDONLY | mount::ATTR_NOSUID | mount::ATTR_NOEXEC, None)?;
     mount::attach(&devices, &open_target(&own, b"dev")?).map_err(|e| during(e, "attaching /dev"))?;
     for ((name, _), tree) in kernel.shown.iter().zip(&trees.shown) {
-        drop(fd::openat(at, name, libc::O_CREAT | libc::O_EXCL | libc::O_WRONLY, 0o555)?);
+        if fd::fstat(tree)?.st_mode & libc::S_IFMT == libc::S_IFDIR {
+            mount::mkdirat(at, name, 0o755)?;
+        } else {
+            drop(fd::openat(at, name, libc::O_CREAT | libc::O_EXCL | libc::O_WRONLY, 0o555)?);
+        }
         mount::attach(tree, &open_target(&own, name)?).map_err(|e| during(e, "attaching a program"))?;
     }
     for ((name, _), tree) in kernel.written.iter().zip(&trees.shown[kernel.shown.len()..]) {

@@ -13,6 +13,8 @@ const HIGH_WATER: usize = 256 * 1024;
 
 pub struct Link {
     socket: OwnedFd,
+    /// Whether descriptors come with the bytes; otherwise it need not be a socket at all.
+    carries_descriptors: bool,
     frames: Assembler,
     fds: VecDeque<OwnedFd>,
     waiting: Vec<u8>,
@@ -22,10 +24,11 @@ pub struct Link {
 }
 
 impl Link {
-    pub fn new(socket: OwnedFd) -> io::Result<Link> {
+    pub fn new(socket: OwnedFd, carries_descriptors: bool) -> io::Result<Link> {
         fd::set_nonblocking(&socket, true)?;
         Ok(Link {
             socket,
+            carries_descriptors,
             frames: Assembler::new(MAX_TO_GUEST),
             fds: VecDeque::new(),
             waiting: Vec::new(),
@@ -49,7 +52,13 @@ impl Link {
     /// Read what is there. False at the end of the connection.
     pub fn fill(&mut self) -> io::Result<bool> {
         let mut fds = Vec::new();
-        match socket::receive(self.socket.as_raw_fd(), &mut self.inbox, &mut fds) {
+        let number = self.socket.as_raw_fd();
+        let received = if self.carries_descriptors {
+            socket::receive(number, &mut self.inbox, &mut fds)
+        } else {
+            fd::read(number, &mut self.inbox)
+        };
+        match received {
             Ok(0) => Ok(false),
             Ok(n) => {
                 self.frames.feed(&self.inbox[..n]);
@@ -85,7 +94,10 @@ impl Link {
 
     pub fn flush(&mut self) -> io::Result<()> {
         while self.sent < self.waiting.len() {
-            match socket::send(self.socket.as_raw_fd(), &self.waiting[self.sent..], &[]) {
+            let (number, rest) = (self.socket.as_raw_fd(), &self.waiting[self.sent..]);
+            let sent =
+                if self.carries_descriptors { socket::send(number, rest, &[]) } else { fd::write(number, rest) };
+            match sent {
                 Ok(n) => self.sent += n,
                 Err(error) if error.raw_os_error() == Some(libc::EAGAIN) => return Ok(()),
                 Err(error) => return Err(error),

@@ -93,7 +93,7 @@ fn run(
     again: Option<Facts>,
 ) -> io::Result<()> {
     process::set_name("cloister-guest")?;
-    let mut link = Link::new(control)?;
+    let mut link = Link::new(control, !house.stream_transport)?;
     link.say(0, &ToHost::Hello { generation: GENERATION, facts })?;
     // Everything for the first program is made ready while the host reads that.
     let null = fd::open("/dev/null", libc::O_RDONLY, 0)?;

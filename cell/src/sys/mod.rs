@@ -6,6 +6,7 @@
 pub mod fd;
 pub mod kept;
 pub mod layer;
+pub mod machine;
 pub mod mount;
 pub mod netlink;
 pub mod process;

@@ -33,6 +33,7 @@ from cloister.runtime.base import Guest, Runtime
 from cloister.runtime.ground import BARE, Ground
 from cloister.runtime.gvisor import GvisorRuntime
 from cloister.runtime.memory import Memory, Remembering
+from cloister.runtime.microvm import MicrovmRuntime
 from cloister.runtime.namespace import NamespaceRuntime
 from cloister.runtime.plan import Plan
 from cloister.runtime.wasm import WasmRuntime
@@ -280,7 +281,8 @@ class Node:
 def _runtimes() -> tuple[Runtime, ...]:
     """Every wall this release can build, in the order in which they are closed."""
     namespace = NamespaceRuntime()
-    return (GvisorRuntime(namespace), WasmRuntime(namespace), namespace)
+    walls = (MicrovmRuntime(namespace), GvisorRuntime(namespace), WasmRuntime(namespace))
+    return (*walls, namespace)
 
 
 def _remembering(runtime: Runtime) -> Remembering:

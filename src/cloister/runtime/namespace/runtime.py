@@ -8,7 +8,7 @@ import errno
 import itertools
 import os
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -236,11 +236,13 @@ class NamespaceRuntime:
         log: int | None = None,
         greeting_s: float = _GREETING_S,
         memory: Memory | None = None,
+        opening: Sequence[tuple[bytes, Sequence[int]]] = (),
     ) -> GuestKind:
         """Perform a plan and return its guest, of this `kind`, once its posture is as required.
 
-        `log` is where a kernel of its own says what went wrong. With `memory` the guest does not
-        begin but goes on: over the link it had, or renewed.
+        `log` is where a kernel of its own says what went wrong; `opening` is what it is told,
+        with descriptors, before there is a guest. With `memory` the guest does not begin but goes
+        on: over the link it had, or renewed.
         """
         launcher, instance, number = self._launcher, self._instance, next(self._numbers)
         if launcher is None or instance is None:
@@ -267,6 +269,8 @@ class NamespaceRuntime:
             with theirs:
                 ends = (theirs.fileno(), *(() if log is None else (log,)))
                 launcher.launch(number, plan.encoded, ends, refused)
+            for words, descriptors in opening:
+                link.send(words, descriptors)
             if memory is not None:
                 await go_on(link, ours, memory, greeting_s)
             hello = await self._greeting(link, greeting_s)

@@ -1,0 +1,158 @@
+//! The first process of a machine of its own: it brings the devices up, mounts what it was given, and
+//! then has a launcher build the same wall in there as on any host.
+//!
+//! Up to the last letter it knows nothing of the sandbox it is for: that is the moment at which a
+//! machine is saved, and from which every other of its kind goes on.
+
+mod letters;
+mod modules;
+pub mod start;
+
+use crate::sys::{fd, libc, machine, mount, process, socket};
+use crate::wire::codec::{Malformed, Reader};
+use crate::zygote;
+use crate::zygote::message::{AWAKE, CONFIGURE, FAILED, GONE, LAUNCH, READY};
+use letters::Port;
+use std::io;
+use std::os::unix::io::{AsRawFd, OwnedFd};
+
+/// Where the launcher finds what a plan for here names.
+const PLACES: &[&str] =
+    &["dev", "proc", "sys", "etc", "layers", "scratch", "groups", "launcher"];
+const CONTROLLERS: &[u8] = b"+pids +memory";
+/// A renewal: the time and bytes that nobody else has, before anything of a sandbox is there.
+const RENEW: u8 = 64;
+const MAX_REPLY: usize = 16 * 1024;
+const FIRST_DISK: u8 = b'a';
+
+/// Serve as the first process. It does not return while the machine is of use.
+pub fn run(layers: usize) -> io::Result<()> {
+    let outcome = begin(layers);
+    if let Err(error) = &outcome {
+        // The console, which leads to whoever started the machine.
+        if let Ok(console) = fd::open("/dev/kmsg", libc::O_WRONLY, 0) {
+            drop(fd::write_all(console.as_raw_fd(), format!("<0>cell: {error}\n").as_bytes()));
+        }
+    }
+    // The end of the first process would be a panic, with many words about nothing.
+    machine::restart()
+}
+
+fn begin(layers: usize) -> io::Result<()> {
+    let modules = modules::read_all("/modules")?;
+    leave_first_root()?;
+    modules::load(&modules)?;
+    drop(modules);
+    mount_disks(layers)?;
+    mount_groups()?;
+    let mut port = Port::open()?;
+    let launcher = start_launcher()?;
+    expect(&launcher, AWAKE)?;
+    loop {
+        let letter = port.read()?;
+        match letter.first() {
+            Some(&RENEW) => renew(&letter[1..])?,
+            Some(&CONFIGURE) => {
+                socket::send(launcher.as_raw_fd(), &letter, &[])?;
+                expect(&launcher, READY)?;
+                // What is saved now goes with what is on the scratch disk now.
+                machine::sync();
+                port.say_ready()?;
+            }
+            Some(&LAUNCH) => {
+                socket::send(launcher.as_raw_fd(), &letter, &[port.number()])?;
+                drop(port);
+                return expect(&launcher, GONE);
+            }
+            _ => return Err(io::Error::from_raw_os_error(libc::EPROTO)),
+        }
+    }
+}
+
+/// The kernel unpacks us into a root that cannot be left behind; everything is built on another.
+fn leave_first_root() -> io::Result<()> {
+    mount::mkdirat(libc::AT_FDCWD, b"/new", 0o755)?;
+    mount::mount("tmpfs", b"/new", "tmpfs", libc::MS_NOSUID, b"size=16m,mode=0755")?;
+    machine::switch_root(b"/new")?;
+    for name in PLACES {
+        mount::mkdirat(libc::AT_FDCWD, format!("/{name}").as_bytes(), 0o755)?;
+    }
+    let flags = libc::MS_NOSUID | libc::MS_NOEXEC;
+    mount::mount("devtmpfs", b"/dev", "devtmpfs", flags, b"mode=0755")?;
+    mount::mount("proc", b"/proc", "proc", flags | libc::MS_NODEV, b"")
+}
+
+fn mount_disks(layers: usize) -> io::Result<()> {
+    for index in 0..layers {
+        let disk = format!("/dev/vd{}", char::from(FIRST_DISK + index as u8));
+        let place = format!("/layers/{index}");
+        mount::mkdirat(libc::AT_FDCWD, place.as_bytes(), 0o755)?;
+        let flags = libc::MS_RDONLY | libc::MS_NOSUID | libc::MS_NODEV;
+        mount::mount(&disk, place.as_bytes(), "ext4", flags, b"norecovery")?;
+    }
+    let scratch = format!("/dev/vd{}", char::from(FIRST_DISK + layers as u8));
+    let flags = libc::MS_NOSUID | libc::MS_NODEV;
+    mount::mount(&scratch, b"/scratch", "ext4", flags, b"noinit_itable,nobarrier")
+}
+
+fn mount_groups() -> io::Result<()> {
+    let flags = libc::MS_NOSUID | libc::MS_NODEV | libc::MS_NOEXEC;
+    mount::mount("cgroup2", b"/groups", "cgroup2", flags, b"")?;
+    let file = fd::open("/groups/cgroup.subtree_control", libc::O_WRONLY, 0)?;
+    fd::write_all(file.as_raw_fd(), CONTROLLERS)
+}
+
+fn start_launcher() -> io::Result<OwnedFd> {
+    let (ours, theirs) = socket::pair(libc::SOCK_SEQPACKET)?;
+    if process::fork(libc::SIGCHLD)? == 0 {
+        drop(ours);
+        let number = theirs.as_raw_fd();
+        // Taken over by number there.
+        std::mem::forget(theirs);
+        let failed = zygote::serve(number).is_err();
+        process::exit(i32::from(failed));
+    }
+    Ok(ours)
+}
+
+/// Wait for this word of the launcher's; whatever else it says but a failure is passed over.
+fn expect(launcher: &OwnedFd, wanted: u8) -> io::Result<()> {
+    let mut reply = vec![0; MAX_REPLY];
+    let mut doors = Vec::new();
+    loop {
+        let n = socket::receive(launcher.as_raw_fd(), &mut reply, &mut doors)?;
+        match reply[..n].first() {
+            None => return Err(io::Error::new(io::ErrorKind::Other, "the launcher inside ended")),
+            Some(&FAILED) => {
+                return Err(io::Error::new(io::ErrorKind::Other, failure(&reply[1..n])));
+            }
+            Some(word) if *word == wanted => return Ok(()),
+            Some(_) => {}
+        }
+    }
+}
+
+/// What went wrong, in words: the step, the kernel's number, and more.
+fn failure(report: &[u8]) -> String {
+    let mut r = Reader::new(report);
+    let mut read = || Ok::<_, Malformed>((r.u64()?, r.u32()?, r.bytes()?, r.bytes()?));
+    match read() {
+        Ok((_, errno, step, detail)) => {
+            let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+            format!("{}: {} ({})", text(&step), text(&detail), io::Error::from_raw_os_error(errno as i32))
+        }
+        Err(_) => "the launcher inside failed".into(),
+    }
+}
+
+/// Eight bytes of time in nanoseconds, the rest of chance. Two machines that go on from one are told apart here.
+fn renew(words: &[u8]) -> io::Result<()> {
+    let (time, seed) = match words.get(..8).and_then(|time| <[u8; 8]>::try_from(time).ok()) {
+        Some(time) if words.len() >= 8 + MINIMUM_SEED => (u64::from_le_bytes(time), &words[8..]),
+        _ => return Err(io::Error::from_raw_os_error(libc::EPROTO)),
+    };
+    machine::set_clock(time)?;
+    machine::add_entropy(seed)
+}
+
+const MINIMUM_SEED: usize = 32;

@@ -1,0 +1,182 @@
+"""Makes the disks of machines: read-only ones of directories, and empty ones of a hard size."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import stat
+import subprocess
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from cloister.errors import Exhausted, HostError
+from cloister.model import format_bytes
+from cloister.runtime.microvm.place import machine_directory, made_once
+from cloister.runtime.namespace.rootfs import PUBLIC_ETC, synthetic_files
+
+_TOOLS = {"PATH": "/usr/sbin:/sbin:/usr/bin:/bin", "LC_ALL": "C"}
+# Beside what the files take: their names and where they lie, generously.
+_SPARE_BYTES, _SPARE_SHARE, _SPARE_INODES = 64 * 2**20, 0.1, 1024
+_BLOCK = 4096
+_FEATURES = "^has_journal,^resize_inode,^metadata_csum"
+_MAX_COPIED = 16 * 2**20
+
+
+def layer_image(directory: Path, *, exact: bool) -> Path:
+    """Return a disk with what is in `directory`, made anew when that has changed.
+
+    `exact` looks at every file; otherwise directories are looked at, which is quick for a host's
+    programs and enough for whoever replaces files, as package managers do.
+    """
+    key = _tree_key(directory, exact=exact)
+    return made_once(f"layer-{key}.img", lambda to: _write_image(directory, to))
+
+
+def etc_image() -> Path:
+    """Return a disk with the public part of /etc, and what a sandbox says about itself."""
+    digest = hashlib.sha256(repr(synthetic_files()).encode())
+    for name in PUBLIC_ETC:
+        path = Path("/etc", name)
+        if path.exists():
+            digest.update(_tree_key(path, exact=True).encode())
+    return made_once(f"etc-{digest.hexdigest()[:32]}.img", _write_etc)
+
+
+def empty_image(size_bytes: int, inodes: int) -> Path:
+    """Return an empty disk of this size, of which copies are made."""
+    return made_once(
+        f"empty-{size_bytes}-{inodes}.img", lambda to: _format(to, size_bytes, inodes, None)
+    )
+
+
+def copy_of(image: Path) -> int:
+    """Return a descriptor of a copy that has no name, and so is gone with its last holder."""
+    source = os.open(image, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        copy = os.open(machine_directory(), os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        try:
+            copy_sparse(source, copy)
+        except BaseException:
+            os.close(copy)
+            raise
+        return copy
+    finally:
+        os.close(source)
+
+
+def copy_sparse(source: int, to: int) -> None:
+    """Copy a file of which most is not there; holes stay holes."""
+    size = os.fstat(source).st_size
+    os.ftruncate(to, size)
+    for start, end in _parts(source, size):
+        os.lseek(to, start, os.SEEK_SET)
+        while start < end:
+            start += os.sendfile(to, source, start, end - start)
+
+
+def _parts(fd: int, size: int) -> Iterator[tuple[int, int]]:
+    end = 0
+    while end < size:
+        try:
+            start = os.lseek(fd, end, os.SEEK_DATA)
+        except OSError:
+            return
+        end = os.lseek(fd, start, os.SEEK_HOLE)
+        yield start, end
+
+
+def _tree_key(top: Path, *, exact: bool) -> str:
+    digest = hashlib.sha256(f"{top}\0".encode("utf-8", "surrogateescape"))
+    if not top.is_dir():
+        _add_status(digest, top.name, os.lstat(top))
+    for path, directories, files in os.walk(top):
+        directories.sort()
+        _add_status(digest, path, os.lstat(path))
+        if exact:
+            for name in sorted(files):
+                _add_status(digest, name, os.lstat(os.path.join(path, name)))
+    return digest.hexdigest()[:32]
+
+
+def _add_status(digest: hashlib._Hash, name: str, status: os.stat_result) -> None:
+    # Links and sizes of directories say nothing that their times do not.
+    facts = (status.st_mode, status.st_uid, status.st_gid, status.st_mtime_ns, status.st_ino)
+    digest.update(f"{name}\0{facts}\0".encode("utf-8", "surrogateescape"))
+
+
+def _write_image(directory: Path, to: Path) -> None:
+    used, count = _BLOCK, 1
+    for path, directories, files in os.walk(directory):
+        for name in (*directories, *files):
+            status = os.lstat(os.path.join(path, name))
+            used += (
+                -(-status.st_size // _BLOCK) * _BLOCK if stat.S_ISREG(status.st_mode) else _BLOCK
+            )
+            count += 1
+    size = int(used * (1 + _SPARE_SHARE)) + _SPARE_BYTES
+    free = shutil.disk_usage(to.parent).free
+    if free < size:
+        raise Exhausted(
+            f"{to.parent} has {format_bytes(free)} left and a disk with {directory} needs "
+            f"{format_bytes(size)}; make room there",
+            limit="disk",
+        )
+    _format(to, size, count + _SPARE_INODES, directory)
+
+
+def _write_etc(to: Path) -> None:
+    with tempfile.TemporaryDirectory(dir=to.parent, prefix="etc.") as directory:
+        top = Path(directory)
+        top.chmod(0o755)
+        for name in PUBLIC_ETC:
+            _copy_public(Path("/etc", name), top / name)
+        for name, mode, content in synthetic_files():
+            path = top / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.unlink(missing_ok=True)
+            path.write_bytes(content)
+            path.chmod(mode)
+        _write_image(top, to)
+
+
+def _copy_public(source: Path, to: Path) -> None:
+    """Copy what everybody may read, links as they are."""
+    try:
+        status = os.lstat(source)
+    except FileNotFoundError:
+        return
+    if stat.S_ISLNK(status.st_mode):
+        to.parent.mkdir(parents=True, exist_ok=True)
+        to.symlink_to(os.readlink(source))
+    elif stat.S_ISDIR(status.st_mode) and status.st_mode & 0o005 == 0o005:
+        to.mkdir(parents=True, exist_ok=True)
+        for each in sorted(os.listdir(source)):
+            _copy_public(source / each, to / each)
+    elif stat.S_ISREG(status.st_mode) and status.st_mode & 0o004 and status.st_size < _MAX_COPIED:
+        to.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(source, to)
+        to.chmod(stat.S_IMODE(status.st_mode) & 0o755)
+
+
+def _format(to: Path, size_bytes: int, inodes: int, directory: Path | None) -> None:
+    with open(to, "xb") as file:
+        file.truncate(size_bytes // _BLOCK * _BLOCK)
+    words = ["mke2fs", "-q", "-F", "-t", "ext4", "-b", str(_BLOCK), "-O", _FEATURES, "-m", "0"]
+    words += ["-E", "lazy_itable_init=1,nodiscard,root_owner=0:0", "-N", str(inodes)]
+    words += ["-d", str(directory)] if directory is not None else []
+    _run([*_as_root(directory), *words, str(to)])
+
+
+def _as_root(directory: Path | None) -> Sequence[str]:
+    """What an ordinary user copied for a sandbox is its root's there, not its user's."""
+    ours = directory is not None and os.lstat(directory).st_uid == os.geteuid() != 0
+    return ("unshare", "--user", "--map-root-user") if ours else ()
+
+
+def _run(words: Sequence[str]) -> None:
+    done = subprocess.run(words, capture_output=True, env=_TOOLS)
+    if done.returncode != 0:
+        said = done.stderr.decode("utf-8", "replace").strip()[-500:]
+        raise HostError(f"a disk for the machine could not be made: {said}; see docs/runtimes.md")

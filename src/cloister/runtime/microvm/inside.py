@@ -1,0 +1,51 @@
+"""The plan of the sandbox in its machine: the same wall as on a host, on the machine's disks."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+from cloister.model import User
+from cloister.policy import Policy
+from cloister.runtime.ground import Ground, GroundDisk
+from cloister.runtime.namespace import ids
+from cloister.runtime.namespace.cgroups import Layout
+from cloister.runtime.namespace.planning import Identities, make_plan, make_room
+from cloister.runtime.plan import Layer, Plan
+
+# Where the first process of the machine mounts what it is given.
+_LAUNCHER = Path("/launcher")
+_LAYERS = "/layers"
+_SCRATCH = "/scratch"
+# A range as good as any: nobody else is there.
+_FIRST_ID = 1 << 20
+_GROUPS = Layout(
+    v1={},
+    unified=Path("/groups"),
+    unified_controllers=frozenset({"memory", "pids"}),
+    missing={"cpu": "it is limited from outside"},
+)
+
+
+def plan_inside(policy: Policy, ground: Ground) -> tuple[Plan, tuple[str | None, ...]]:
+    """Return the plan, and of each of its disks the host directory it is made of.
+
+    None is the public part of /etc.
+    """
+    # The processors are those of the machine, which is held to its share from outside.
+    policy = policy.replace(limits=policy.limits.replace(cpus="unlimited"), mounts=())
+    whole = ids.root_map(_FIRST_ID)
+    identities = Identities(whole, whole, _FIRST_ID, User(0, 0), True)
+    room = make_room(policy, ground, _GROUPS, _LAUNCHER, init=User(0, 0), single=False, idmap=True)
+    layers: list[Layer] = []
+    sources: list[str | None] = []
+    for layer in room.layers:
+        moved = []
+        for source in layer.sources:
+            moved.append(f"{_LAYERS}/{len(sources)}")
+            sources.append(None if source == str(_LAUNCHER / "etc") else source)
+        layers.append(dataclasses.replace(layer, sources=tuple(moved)))
+    room = dataclasses.replace(room, layers=tuple(layers))
+    own = dataclasses.replace(ground, disk=GroundDisk(_SCRATCH, (), durable=False))
+    plan = make_plan(policy, own, room, identities, idmap=True)
+    return dataclasses.replace(plan, stream_transport=True), tuple(sources)

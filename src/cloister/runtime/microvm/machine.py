@@ -1,0 +1,130 @@
+"""What QEMU is told: one machine without a network, its disks and its memory as descriptors."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+
+from cloister.runtime.microvm.program import LOADER
+from cloister.runtime.plan import Kernel
+
+# The descriptors that `cell execute` gives the program begin here.
+_FIRST = 3
+STATE = f"fd:{_FIRST + 2}"
+# Where QEMU, its libraries and its firmware are in its own root.
+_QEMU = "/qemu"
+_MIB = 2**20
+# What translated code may take; the rest of a machine's memory is counted as it is used.
+TRANSLATION_BYTES = 128 * _MIB
+# What is found in a guest for nobody: its kernel's own, and a share that grows with the memory.
+_KERNEL_BYTES, _KERNEL_SHARE = 96 * _MIB, 48
+_ALIGNED = 2 * _MIB
+
+_DENIED = "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny"
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What a machine is made of, whoever it is for: the part that a booted one cannot change."""
+
+    memory_bytes: int
+    processors: int
+    layers: int
+    disk_bytes: int
+    inodes: int
+
+    @property
+    def ram_bytes(self) -> int:
+        """The memory of the machine: the sandbox's and its kernel's."""
+        wanted = self.memory_bytes + _KERNEL_BYTES + self.memory_bytes // _KERNEL_SHARE
+        return -(-wanted // _ALIGNED) * _ALIGNED
+
+
+def restored(shape: Shape, directory: str, cell: str) -> Kernel:
+    """Return the program of a machine that goes on from one that has booted.
+
+    It is given: monitor, memory, state, the layers, the scratch disk.
+    """
+    words = ["-incoming", "defer"]
+    return _kernel(shape, 3, words, directory, cell, share="off")
+
+
+def booting(shape: Shape, directory: str, cell: str, ticks_khz: int) -> Kernel:
+    """Return the program of a machine that boots.
+
+    It is given: monitor, memory, kernel, first root, the layers, the scratch disk.
+    """
+    words = ["-kernel", f"/proc/self/fd/{_FIRST + 2}", "-initrd", f"/proc/self/fd/{_FIRST + 3}"]
+    words += ["-append", _command_line(shape, ticks_khz)]
+    return _kernel(shape, 4, words, directory, cell, share="on")
+
+
+def _command_line(shape: Shape, ticks_khz: int) -> str:
+    words = [
+        "console=ttyS0",
+        "loglevel=3",
+        "panic=-1",
+        # This machine has no clock to measure the processor's counter with.
+        f"tsc_early_khz={ticks_khz}",
+        "tsc=reliable",
+        "no_timer_check",
+        # The processor is emulated: what these are against does not happen in it.
+        "mitigations=off",
+        "init_on_alloc=0",
+        "edd=off",
+        "rdinit=/cell",
+        "--",
+        "machine",
+        str(shape.layers),
+    ]
+    return " ".join(words)
+
+
+def _kernel(
+    shape: Shape, before_disks: int, words: list[str], directory: str, cell: str, *, share: str
+) -> Kernel:
+    count = before_disks + shape.layers + 1
+    log = _FIRST + count
+    argv = ["/cell", "execute", str(count)]
+    argv += [f"{_QEMU}/lib/{LOADER}", "--library-path", f"{_QEMU}/lib", f"{_QEMU}/qemu"]
+    argv += ["-L", f"{_QEMU}/share", "-nodefaults", "-no-user-config", "-display", "none"]
+    argv += ["-no-reboot", "-sandbox", _DENIED]
+    argv += ["-accel", f"tcg,tb-size={TRANSLATION_BYTES // _MIB}", "-cpu", "max"]
+    argv += ["-smp", str(shape.processors), "-m", f"{shape.ram_bytes // _MIB}M"]
+    argv += [
+        "-machine",
+        "microvm,acpi=on,rtc=on,pit=off,pic=off,isa-serial=on,memory-backend=memory",
+        "-object",
+        f"memory-backend-file,id=memory,size={shape.ram_bytes},"
+        f"mem-path=/proc/self/fd/{_FIRST + 1},share={share}",
+        *("-chardev", "socket,id=wire,fd=0", "-device", "virtio-serial-device"),
+        *("-device", "virtserialport,chardev=wire"),
+        *("-chardev", f"socket,id=monitor,fd={_FIRST}", "-mon", "chardev=monitor,mode=control"),
+        *(
+            "-add-fd",
+            f"fd={log},set={log}",
+            "-chardev",
+            f"file,id=console,append=on,path=/dev/fdset/{log}",
+        ),
+        *("-serial", "chardev:console"),
+    ]
+    for index in range(shape.layers + 1):
+        fd = _FIRST + before_disks + index
+        only = "readonly=on" if index < shape.layers else "cache=unsafe,auto-read-only=off"
+        argv += ["-add-fd", f"fd={fd},set={fd}"]
+        argv += [
+            "-drive",
+            f"id=disk{index},file=/dev/fdset/{fd},format=raw,if=none,file.locking=off,{only}",
+        ]
+        argv += ["-device", f"virtio-blk-device,drive=disk{index}"]
+    return Kernel(
+        argv=(*argv, *words),
+        shown=(("qemu", directory), ("cell", cell)),
+        made=(),
+        capabilities=0,
+    )
+
+
+def digest_of(*parts: object) -> str:
+    """Return a short name for something that is made of these."""
+    return hashlib.sha256(repr(parts).encode()).hexdigest()[:32]

@@ -1,0 +1,65 @@
+"""Where machines keep what is made once: images, QEMU's own root, and machines that have booted."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from cloister.store.place import make_private, state_directory
+
+SETTING = "CLOISTER_MICROVM"
+_PART = ".part"
+
+
+def machine_directory() -> Path:
+    """Return the directory, made and closed to others."""
+    given = os.environ.get(SETTING)
+    path = Path(given).absolute() if given else state_directory() / "microvm"
+    if not given:
+        make_private(path.parent)
+    make_private(path)
+    return path
+
+
+def made_once(name: str, make: Callable[[Path], None]) -> Path:
+    """Return the file or directory `name`; `make` writes it if nobody has.
+
+    What was half made when its maker died is removed by the next.
+    """
+    directory = machine_directory()
+    path = directory / name
+    if path.exists():
+        return path
+    with _alone(directory, name):
+        if path.exists():
+            return path
+        part = directory / (name + _PART)
+        _remove(part)
+        try:
+            make(part)
+            os.rename(part, path)
+        except BaseException:
+            _remove(part)
+            raise
+    return path
+
+
+@contextlib.contextmanager
+def _alone(directory: Path, name: str) -> Iterator[None]:
+    lock = os.open(directory / f"{name}.lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(lock)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
