@@ -18,6 +18,7 @@ main() {
     install_project
     build_cell
     install_clients
+    install_machine_kernel
 }
 
 say() { printf '[setup] %s\n' "$*"; }
@@ -51,6 +52,8 @@ install_optional_packages() {
     has docker-registry || missing+=(docker-registry)
     has mmdebstrap || missing+=(mmdebstrap)
     has mkfs.btrfs || missing+=(btrfs-progs)
+    # Those of machines start QEMU.
+    has qemu-system-x86_64 || missing+=(qemu-system-x86)
     # The tests of the server's records start a database of their own.
     [ -n "$(ls -d /usr/lib/postgresql/*/bin/initdb 2>/dev/null)" ] || missing+=(postgresql)
     if [ "$purpose" = bench ]; then
@@ -147,6 +150,16 @@ install_clients() {
             || say "optional ipykernel is not available; its tests are skipped"
     fi
     printf '%s' "$want" >"$stamp"
+}
+
+# A kernel for the tests of machines; they are left out where there is none.
+install_machine_kernel() {
+    has qemu-system-x86_64 || return 0
+    [ -d .venv/state/microvm/kernel ] && return 0
+    say "unpacking a kernel for machines into .venv/state"
+    CLOISTER_MICROVM="$PWD/.venv/state/microvm" \
+        .venv/bin/python -m cloister setup microvm --programs-only >/dev/null \
+        || say "optional kernel for machines is not available; their tests are left out"
 }
 
 build_cell() {

@@ -18,9 +18,12 @@ import pytest
 from cloister import Sandbox
 from cloister.node import Node, list_records
 from cloister.runtime.gvisor.program import candidates
+from cloister.runtime.microvm.program import find_program
 from cloister.runtime.namespace.ids import find_sub_ids
 from cloister.runtime.namespace.instance import runtime_directory
 from cloister.runtime.namespace.layout import find_layout
+
+from .machine_root import PLACE
 
 NO_UNIFIED = "without a unified control group there is no freezing and no sum of cpu time"
 
@@ -45,7 +48,7 @@ OF_THE_HOST = {
 }
 # Of these modules all: what is recorded, and what is launched ahead, is on the server's disk and in
 # its process; a wall's own programs are its host's.
-MODULES_OF_THE_HOST = ("ledger", "spares", "walls")
+MODULES_OF_THE_HOST = ("ledger", "machines", "spares", "walls")
 
 
 # What of the contract is run on a slower wall each time; all of it is under `make soak`.
@@ -61,6 +64,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             absent.append(item)
             continue
         parameters = getattr(getattr(item, "callspec", None), "params", {})
+        if item.path.stem == "test_machines" and not has_microvm():
+            absent.append(item)
+            continue
         module = item.path.stem.removeprefix("test_")
         if parameters.get("transport") != "gvisor" and module != "walls":
             continue
@@ -82,6 +88,12 @@ def _is_of_the_host(item: pytest.Item) -> bool:
 def has_gvisor() -> bool:
     """Whether this host can build that wall at all, which `cloister doctor` says to a person."""
     return bool(candidates()) and (os.geteuid() == 0 or find_sub_ids() is not None)
+
+
+@cache
+def has_microvm() -> bool:
+    """Whether QEMU is here, and the kernel that `make setup` unpacks; as root, whose it is."""
+    return os.geteuid() == 0 and find_program() is not None and (PLACE / "kernel").is_dir()
 
 
 @pytest.fixture

@@ -95,8 +95,11 @@ impl Link {
     pub fn flush(&mut self) -> io::Result<()> {
         while self.sent < self.waiting.len() {
             let (number, rest) = (self.socket.as_raw_fd(), &self.waiting[self.sent..]);
-            let sent =
-                if self.carries_descriptors { socket::send(number, rest, &[]) } else { fd::write(number, rest) };
+            let sent = if self.carries_descriptors {
+                socket::send(number, rest, &[])
+            } else {
+                fd::write(number, rest)
+            };
             match sent {
                 Ok(n) => self.sent += n,
                 Err(error) if error.raw_os_error() == Some(libc::EAGAIN) => return Ok(()),

@@ -8,7 +8,7 @@ mod letters;
 mod modules;
 pub mod start;
 
-use crate::sys::{fd, libc, machine, mount, process, socket};
+use crate::sys::{fd, libc, machine, mount, process, socket, wall};
 use crate::wire::codec::{Malformed, Reader};
 use crate::zygote;
 use crate::zygote::message::{AWAKE, CONFIGURE, FAILED, GONE, LAUNCH, READY};
@@ -17,8 +17,7 @@ use std::io;
 use std::os::unix::io::{AsRawFd, OwnedFd};
 
 /// Where the launcher finds what a plan for here names.
-const PLACES: &[&str] =
-    &["dev", "proc", "sys", "etc", "layers", "scratch", "groups", "launcher"];
+const PLACES: &[&str] = &["dev", "proc", "sys", "etc", "layers", "scratch", "groups", "launcher"];
 const CONTROLLERS: &[u8] = b"+pids +memory";
 /// A renewal: the time and bytes that nobody else has, before anything of a sandbox is there.
 const RENEW: u8 = 64;
@@ -45,6 +44,7 @@ fn begin(layers: usize) -> io::Result<()> {
     drop(modules);
     mount_disks(layers)?;
     mount_groups()?;
+    raise_limits()?;
     let mut port = Port::open()?;
     let launcher = start_launcher()?;
     expect(&launcher, AWAKE)?;
@@ -93,6 +93,16 @@ fn mount_disks(layers: usize) -> io::Result<()> {
     let scratch = format!("/dev/vd{}", char::from(FIRST_DISK + layers as u8));
     let flags = libc::MS_NOSUID | libc::MS_NODEV;
     mount::mount(&scratch, b"/scratch", "ext4", flags, b"noinit_itable,nobarrier")
+}
+
+/// The kernel gives its first process what fits the machine's memory: a plan says what it is to be.
+fn raise_limits() -> io::Result<()> {
+    const MOST: u64 = 1 << 20;
+    for resource in [libc::RLIMIT_NOFILE, libc::RLIMIT_SIGPENDING, libc::RLIMIT_MSGQUEUE, libc::RLIMIT_NPROC]
+    {
+        wall::set_rlimit(resource, MOST, MOST)?;
+    }
+    Ok(())
 }
 
 fn mount_groups() -> io::Result<()> {

@@ -27,10 +27,8 @@ fn receive(count: usize) -> io::Result<()> {
     }
     // Lifted out of the way first: one may have the number of another's target.
     let top = FIRST + held.len() as i32;
-    let lifted: Vec<_> = held
-        .iter()
-        .map(|each| fd::dup_above(each.as_raw_fd(), top + 1))
-        .collect::<io::Result<_>>()?;
+    let lifted: Vec<_> =
+        held.iter().map(|each| fd::dup_above(each.as_raw_fd(), top + 1)).collect::<io::Result<_>>()?;
     drop(held);
     for (number, each) in (FIRST..).zip(&lifted) {
         fd::dup_to(each.as_raw_fd(), number)?;

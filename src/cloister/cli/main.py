@@ -45,7 +45,8 @@ class Commands(LazyGroup):
         "rm": "cloister.cli.ls:rm",
         "run": "cloister.cli.run:run",
         "serve": "cloister.cli.serve:serve",
-        "setup": "cloister.cli.setup:setup,cloister.cli.setup_storage:storage",
+        "setup": "cloister.cli.setup:setup,cloister.cli.setup_storage:storage,"
+        "cloister.cli.setup_microvm:microvm",
         "shell": "cloister.cli.shell:shell",
         "snapshot": "cloister.cli.snapshot:snapshot",
         "snapshots": "cloister.cli.snapshot:snapshots",

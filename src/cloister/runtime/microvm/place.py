@@ -15,11 +15,16 @@ SETTING = "CLOISTER_MICROVM"
 _PART = ".part"
 
 
+def machine_place() -> Path:
+    """Return where that is, which need not exist yet."""
+    given = os.environ.get(SETTING)
+    return Path(given).absolute() if given else state_directory() / "microvm"
+
+
 def machine_directory() -> Path:
     """Return the directory, made and closed to others."""
-    given = os.environ.get(SETTING)
-    path = Path(given).absolute() if given else state_directory() / "microvm"
-    if not given:
+    path = machine_place()
+    if not os.environ.get(SETTING):
         make_private(path.parent)
     make_private(path)
     return path

@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 
 from cloister.errors import HostError
-from cloister.runtime.microvm.place import SETTING, machine_directory, made_once
+from cloister.runtime.microvm.place import machine_place, made_once
 
 KERNEL_SETTING = "CLOISTER_MICROVM_KERNEL"
 INSTALL = "run `cloister setup microvm`, or install qemu-system-x86 and linux-image-cloud-amd64"
@@ -91,7 +91,7 @@ def find_qemu() -> Qemu:
 def find_kernel() -> MachineKernel | None:
     """Return the newest kernel for machines: the one that is named, ours, or the host's."""
     given = os.environ.get(KERNEL_SETTING)
-    places = [Path(given)] if given else [machine_directory() / "kernel", Path("/")]
+    places = [Path(given)] if given else [machine_place() / "kernel", Path("/")]
     for place in places:
         images = sorted(place.glob("boot/vmlinuz-*"), key=lambda path: _numbers(path.name))
         # Of the host's own kernels only those that are made for machines are known to fit.
@@ -155,4 +155,3 @@ def _libraries(program: Path) -> list[Path]:
 
 
 LOADER = "ld-linux-x86-64.so.2"
-__all__ = ["SETTING", "MachineKernel", "Qemu", "find_kernel", "find_qemu", "qemu_files", "why_not"]

@@ -4,71 +4,32 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import math
 import os
-import socket
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
-from cloister.errors import CloisterError, GuestGone, LaunchFailed, RequestError, Unsupported
-from cloister.model import MountMode, SandboxId, new_sandbox_id
+from cloister.errors import CloisterError, LaunchFailed, RequestError, Unsupported
+from cloister.model import SandboxId, new_sandbox_id
 from cloister.policy import STRENGTHS, HostRoot, Policy, RuntimeFacts
 from cloister.runtime.base import Guest, Posture
 from cloister.runtime.ground import BARE, Ground
 from cloister.runtime.microvm import images, template
+from cloister.runtime.microvm.guest import MachinePlan, MicrovmGuest, facts_outside
 from cloister.runtime.microvm.inside import plan_inside
-from cloister.runtime.microvm.machine import (
-    TRANSLATION_BYTES,
-    Shape,
-    booting,
-    digest_of,
-    restored,
-)
-from cloister.runtime.microvm.monitor import Monitor
+from cloister.runtime.microvm.launch import launch_machine
+from cloister.runtime.microvm.machine import Shape, booting, digest_of, restored
 from cloister.runtime.microvm.program import find_kernel, find_qemu, qemu_files, why_not
+from cloister.runtime.microvm.wanted import outer_policy, require_enough, shape_of
 from cloister.runtime.namespace import NamespaceRuntime
-from cloister.runtime.namespace.guest import NamespaceGuest
-from cloister.runtime.namespace.runtime import cell_binary, require_posture
+from cloister.runtime.namespace.posture import require_posture
+from cloister.runtime.namespace.runtime import cell_binary
 from cloister.runtime.plan import Directory, Plan
 
 # A machine boots once for each shape; on a busy host an emulated one takes its time.
 _BOOT_S = 180.0
 _GREETING_S = 60.0
-_MAX_LOG = 16_384
-# What QEMU takes beside the machine's memory and translated code.
-_OWN_MEMORY_BYTES = 192 * 2**20
-_OWN_THREADS = 64
-_MOST_PROCESSORS = 16
-_MOST_LAYERS = 16
-_PLATFORM = "tcg"
-
-
-@dataclasses.dataclass(frozen=True)
-class MachinePlan(Plan):
-    """What the launcher is told, and what the one inside the machine will be.
-
-    `layers` are host directories that become disks, None for the public part of /etc.
-    """
-
-    shape: Shape | None = None
-    inside: Plan | None = None
-    layers: tuple[tuple[str | None, bool], ...] = ()
-
-
-class MicrovmGuest(NamespaceGuest):
-    """One running sandbox of this runtime."""
-
-    runtime = "microvm"
-    shares_kernel = False
-    monitor: Monitor | None = None
-
-    @property
-    def is_alone(self) -> bool:
-        """Whether nothing runs inside but the guest: only the machine's kernel knows."""
-        return False
 
 
 class MicrovmRuntime:
@@ -105,23 +66,12 @@ class MicrovmRuntime:
 
     def plan(self, id: SandboxId, policy: Policy, ground: Ground = BARE) -> Plan:
         """Return what both launchers will be told, the host's and the machine's."""
-        _require_enough(policy, ground)
+        require_enough(policy, ground)
         inside, sources = plan_inside(policy, ground)
         exact = not isinstance(policy.root, HostRoot)
         layers = tuple((source, exact) for source in sources)
-        if len(layers) > _MOST_LAYERS:
-            raise Unsupported(
-                f"the image has {len(layers)} layers and a machine takes {_MOST_LAYERS}; flatten it"
-            )
-        limits = policy.limits
-        shape = Shape(
-            memory_bytes=limits.memory or 0,
-            processors=_processors(limits.cpus),
-            layers=len(layers),
-            disk_bytes=limits.disk or 0,
-            inodes=limits.inodes,
-        )
-        outer = self._launching.plan(id, _outer_policy(policy, shape))
+        shape = shape_of(policy, len(layers))
+        outer = self._launching.plan(id, outer_policy(policy, shape))
         files, cell = str(qemu_files(find_qemu())), os.path.realpath(cell_binary())
         kernel = restored(shape, files, cell)
         # Not read there, but part of what was promised: the digest is of both plans.
@@ -159,7 +109,8 @@ class MicrovmRuntime:
             def require(_: Plan, posture: Posture) -> None:
                 require_posture(inside, posture)
 
-            guest = await self._launch(
+            guest = await launch_machine(
+                self._launching,
                 id,
                 plan,
                 on_lost,
@@ -170,52 +121,11 @@ class MicrovmRuntime:
                 template.go_on,
             )
         try:
-            guest.posture = Posture({**guest.posture.facts, **_outside(guest, made.kernel)})
+            guest.posture = Posture({**guest.posture.facts, **facts_outside(guest, made.kernel)})
         except BaseException:
             await asyncio.shield(self.destroy(guest))
             raise
         return guest
-
-    async def _launch(
-        self,
-        id: SandboxId,
-        plan: Plan,
-        on_lost: Callable[[CloisterError], None],
-        require: Callable[[Plan, Posture], None],
-        fds: Sequence[int],
-        letters: bytes,
-        greeting_s: float,
-        begin: Callable[[Monitor], Coroutine[Any, Any, None]],
-    ) -> MicrovmGuest:
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
-        monitor = Monitor(ours)
-        reading, writing = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-        try:
-            with theirs:
-                handed = [
-                    ((theirs.fileno(), *fds)[at : at + 8]) for at in range(0, len(fds) + 1, 8)
-                ]
-                launching = self._launching.launch(
-                    id,
-                    plan,
-                    on_lost,
-                    MicrovmGuest,
-                    require,
-                    log=writing,
-                    greeting_s=greeting_s,
-                    opening=[*((b"\0", some) for some in handed), (letters, ())],
-                )
-                guest = await _both(launching, begin(monitor))
-            guest.monitor = monitor
-            return guest
-        except BaseException as error:
-            monitor.close()
-            if isinstance(error, GuestGone):
-                raise _explained(error, reading) from error
-            raise
-        finally:
-            os.close(writing)
-            os.close(reading)
 
     def _images(self, layers: Sequence[tuple[str | None, bool]]) -> list[Path]:
         found = []
@@ -290,7 +200,8 @@ class MicrovmRuntime:
             image = _hold(held, os.open(kernel.image, os.O_RDONLY | os.O_CLOEXEC))
             disks = [_hold(held, os.open(path, os.O_RDONLY | os.O_CLOEXEC)) for path in layers]
             disks.append(_hold(held, await asyncio.to_thread(images.copy_of, empty)))
-            guest = await self._launch(
+            guest = await launch_machine(
+                self._launching,
                 id,
                 wanted,
                 lambda error: None,
@@ -335,84 +246,6 @@ class MicrovmRuntime:
         """Nothing is held here that the launcher's runtime does not hold."""
 
 
-async def _both(
-    launching: Coroutine[Any, Any, MicrovmGuest], beginning: Coroutine[Any, Any, None]
-) -> MicrovmGuest:
-    """Return the guest; what goes wrong with either ends both."""
-    tasks = (asyncio.create_task(launching), asyncio.create_task(beginning))
-    try:
-        await asyncio.gather(*tasks)
-    except BaseException:
-        for task in tasks:
-            task.cancel()
-        await asyncio.wait(tasks)
-        failed = [task.exception() for task in tasks if not task.cancelled()]
-        if not tasks[0].cancelled() and tasks[0].exception() is not None:
-            # The launcher's word on what went wrong says more than the silence of QEMU.
-            raise failed[0] from None  # type: ignore[misc]
-        raise
-    return tasks[0].result()
-
-
 def _hold(held: ExitStack, fd: int) -> int:
     held.callback(os.close, fd)
     return fd
-
-
-def _processors(cpus: float | None) -> int:
-    wanted = os.cpu_count() or 1 if cpus is None else math.ceil(cpus)
-    return max(1, min(wanted, _MOST_PROCESSORS))
-
-
-def _require_enough(policy: Policy, ground: Ground) -> None:
-    limits = policy.limits
-    for name, value in (("memory", limits.memory), ("disk", limits.disk)):
-        if value is None:
-            raise Unsupported(
-                f'a machine has a fixed {name}; state limits.{name} instead of "unlimited"'
-            )
-    shown = [mount for mount in policy.mounts if mount.mode is not MountMode.COPY]
-    if shown or ground.volumes or ground.files:
-        raise Unsupported(
-            'the runtime "microvm" shows no directory of the host; use the mode "copy", or name '
-            'runtime = "gvisor"'
-        )
-    if ground.disk is not None:
-        raise Unsupported(
-            'the runtime "microvm" keeps no disk in the store; leave out name, history and '
-            'storage = "disk", or name runtime = "gvisor"'
-        )
-
-
-def _outer_policy(policy: Policy, shape: Shape) -> Policy:
-    """Return the policy with limits for all of QEMU, of which the machine is a part."""
-    memory = shape.ram_bytes + TRANSLATION_BYTES + _OWN_MEMORY_BYTES
-    pids = shape.processors + _OWN_THREADS
-    limits = policy.limits.replace(memory=memory, pids=pids)
-    return policy.replace(limits=limits, mounts=(), root=HostRoot())
-
-
-def _outside(guest: MicrovmGuest, kernel: str) -> dict[str, str]:
-    """Return what the host's kernel says of QEMU: it must be filtered."""
-    qemu = find_qemu()
-    facts = {"wall_version": f"QEMU {qemu.version}", "wall_platform": _PLATFORM, "kernel": kernel}
-    status = Path(f"/proc/{guest.pid}/status").read_text()
-    lines = (line.partition(":") for line in status.splitlines())
-    facts["machine_seccomp"] = next((v.strip() for k, _, v in lines if k == "Seccomp"), "")
-    if facts["machine_seccomp"] != "2":
-        raise LaunchFailed(
-            f"posture differs from the plan: machine_seccomp is {facts['machine_seccomp']!r}, "
-            "planned '2'; the sandbox was ended before anything ran",
-            step="posture",
-        )
-    return facts
-
-
-def _explained(error: GuestGone, log: int) -> CloisterError:
-    try:
-        said = os.read(log, _MAX_LOG).decode("utf-8", "replace").strip()
-    except BlockingIOError:
-        said = ""
-    if not said:
-        return error
-    return LaunchFailed(f"the machine did not start: {said[-2000:]}; nothing ran", step="kernel")

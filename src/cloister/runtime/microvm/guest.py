@@ -1,0 +1,56 @@
+"""One running sandbox of this runtime: what was planned for it, and what is true of its QEMU."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+from cloister.errors import LaunchFailed
+from cloister.runtime.microvm.machine import Shape
+from cloister.runtime.microvm.monitor import Monitor
+from cloister.runtime.microvm.program import find_qemu
+from cloister.runtime.namespace.guest import NamespaceGuest
+from cloister.runtime.plan import Plan
+
+_PLATFORM = "tcg"
+
+
+@dataclasses.dataclass(frozen=True)
+class MachinePlan(Plan):
+    """What the launcher is told, and what the one inside the machine will be.
+
+    `layers` are host directories that become disks, None for the public part of /etc.
+    """
+
+    shape: Shape | None = None
+    inside: Plan | None = None
+    layers: tuple[tuple[str | None, bool], ...] = ()
+
+
+class MicrovmGuest(NamespaceGuest):
+    """One running sandbox of this runtime."""
+
+    runtime = "microvm"
+    shares_kernel = False
+    monitor: Monitor | None = None
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether nothing runs inside but the guest: only the machine's kernel knows."""
+        return False
+
+
+def facts_outside(guest: MicrovmGuest, kernel: str) -> dict[str, str]:
+    """Return what the host's kernel says of QEMU: it must be filtered."""
+    qemu = find_qemu()
+    facts = {"wall_version": f"QEMU {qemu.version}", "wall_platform": _PLATFORM, "kernel": kernel}
+    status = Path(f"/proc/{guest.pid}/status").read_text()
+    lines = (line.partition(":") for line in status.splitlines())
+    facts["machine_seccomp"] = next((v.strip() for k, _, v in lines if k == "Seccomp"), "")
+    if facts["machine_seccomp"] != "2":
+        raise LaunchFailed(
+            f"posture differs from the plan: machine_seccomp is {facts['machine_seccomp']!r}, "
+            "planned '2'; the sandbox was ended before anything ran",
+            step="posture",
+        )
+    return facts

@@ -1,0 +1,95 @@
+"""Launches one QEMU in the launcher's wall, and has it begin: by booting, or by going on."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any
+
+from cloister.errors import CloisterError, GuestGone, LaunchFailed
+from cloister.model import SandboxId
+from cloister.runtime.base import Posture
+from cloister.runtime.microvm.guest import MicrovmGuest
+from cloister.runtime.microvm.monitor import Monitor
+from cloister.runtime.namespace import NamespaceRuntime
+from cloister.runtime.plan import Plan
+
+_MAX_LOG = 16_384
+# Descriptors that go with one byte.
+_AT_ONCE = 8
+
+
+async def launch_machine(
+    launching: NamespaceRuntime,
+    id: SandboxId,
+    plan: Plan,
+    on_lost: Callable[[CloisterError], None],
+    require: Callable[[Plan, Posture], None],
+    fds: Sequence[int],
+    letters: bytes,
+    greeting_s: float,
+    begin: Callable[[Monitor], Coroutine[Any, Any, None]],
+) -> MicrovmGuest:
+    """Return the guest once it has greeted; `fds` and `letters` are what QEMU and it are given.
+
+    `begin` tells QEMU, over its monitor, how.
+    """
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+    monitor = Monitor(ours)
+    reading, writing = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+    try:
+        with theirs:
+            given = (theirs.fileno(), *fds)
+            handed = [given[at : at + _AT_ONCE] for at in range(0, len(given), _AT_ONCE)]
+            standing = launching.launch(
+                id,
+                plan,
+                on_lost,
+                MicrovmGuest,
+                require,
+                log=writing,
+                greeting_s=greeting_s,
+                opening=[*((b"\0", some) for some in handed), (letters, ())],
+            )
+            guest = await _both(standing, begin(monitor))
+        guest.monitor = monitor
+        return guest
+    except BaseException as error:
+        monitor.close()
+        if isinstance(error, GuestGone):
+            raise _explained(error, reading) from error
+        raise
+    finally:
+        os.close(writing)
+        os.close(reading)
+
+
+async def _both(
+    launching: Coroutine[Any, Any, MicrovmGuest], beginning: Coroutine[Any, Any, None]
+) -> MicrovmGuest:
+    """Return the guest; what goes wrong with either ends both."""
+    tasks = (asyncio.create_task(launching), asyncio.create_task(beginning))
+    try:
+        await asyncio.gather(*tasks)
+    except BaseException:
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+        failed = [task.exception() for task in tasks if not task.cancelled()]
+        if not tasks[0].cancelled() and tasks[0].exception() is not None:
+            # The launcher's word on what went wrong says more than the silence of QEMU.
+            raise failed[0] from None  # type: ignore[misc]
+        raise
+    return tasks[0].result()
+
+
+def _explained(error: GuestGone, log: int) -> CloisterError:
+    try:
+        said = os.read(log, _MAX_LOG).decode("utf-8", "replace").strip()
+    except BlockingIOError:
+        said = ""
+    if not said:
+        return error
+    return LaunchFailed(f"the machine did not start: {said[-2000:]}; nothing ran", step="kernel")

@@ -1,0 +1,68 @@
+"""What a policy asks of a machine, and what no machine can give."""
+
+from __future__ import annotations
+
+import math
+import os
+
+from cloister.errors import Unsupported
+from cloister.model import MountMode
+from cloister.policy import HostRoot, Policy
+from cloister.runtime.ground import Ground
+from cloister.runtime.microvm.machine import TRANSLATION_BYTES, Shape
+
+# What QEMU takes beside the machine's memory and translated code.
+_OWN_MEMORY_BYTES = 192 * 2**20
+_OWN_THREADS = 64
+_MOST_PROCESSORS = 16
+_MOST_LAYERS = 16
+
+
+def shape_of(policy: Policy, layers: int) -> Shape:
+    """Return the machine for a policy whose root has so many layers."""
+    if layers > _MOST_LAYERS:
+        raise Unsupported(
+            f"the image has {layers} layers and a machine takes {_MOST_LAYERS}; flatten it"
+        )
+    limits = policy.limits
+    return Shape(
+        memory_bytes=limits.memory or 0,
+        processors=_processors(limits.cpus),
+        layers=layers,
+        disk_bytes=limits.disk or 0,
+        inodes=limits.inodes,
+    )
+
+
+def _processors(cpus: float | None) -> int:
+    wanted = os.cpu_count() or 1 if cpus is None else math.ceil(cpus)
+    return max(1, min(wanted, _MOST_PROCESSORS))
+
+
+def require_enough(policy: Policy, ground: Ground) -> None:
+    """Refuse what a machine would not hold."""
+    limits = policy.limits
+    for name, value in (("memory", limits.memory), ("disk", limits.disk)):
+        if value is None:
+            raise Unsupported(
+                f'a machine has a fixed {name}; state limits.{name} instead of "unlimited"'
+            )
+    shown = [mount for mount in policy.mounts if mount.mode is not MountMode.COPY]
+    if shown or ground.volumes or ground.files:
+        raise Unsupported(
+            'the runtime "microvm" shows no directory of the host; use the mode "copy", or name '
+            'runtime = "gvisor"'
+        )
+    if ground.disk is not None:
+        raise Unsupported(
+            'the runtime "microvm" keeps no disk in the store; leave out name, history and '
+            'storage = "disk", or name runtime = "gvisor"'
+        )
+
+
+def outer_policy(policy: Policy, shape: Shape) -> Policy:
+    """Return the policy with limits for all of QEMU, of which the machine is a part."""
+    memory = shape.ram_bytes + TRANSLATION_BYTES + _OWN_MEMORY_BYTES
+    pids = shape.processors + _OWN_THREADS
+    limits = policy.limits.replace(memory=memory, pids=pids)
+    return policy.replace(limits=limits, mounts=(), root=HostRoot())

@@ -1,0 +1,142 @@
+"""What is true of a sandbox in a machine of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from cloister import GuestGone, Limits, Mount, Policy, Reason, Sandbox, Unsupported
+from cloister.policy import DirectoryRoot
+
+from .machine_root import PLACE, machine_root
+
+# One shape for all: what is saved once is gone on from each time.
+FORK = """
+import os, signal
+count = 0
+try:
+    while count < 200:
+        if not os.fork(): signal.pause()
+        count += 1
+except OSError: pass
+print(count)
+"""
+LIMITS = Limits(memory="192MiB", disk="64MiB", pids=64)
+
+
+@pytest.fixture(autouse=True)
+def place(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CLOISTER_MICROVM", str(PLACE))
+
+
+def machine(**settings: object) -> Sandbox:
+    settings = {"trust": "hostile", "limits": LIMITS, **settings}
+    return Sandbox(root=DirectoryRoot(str(machine_root())), **settings)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+async def sandbox(nothing_stays: None) -> AsyncIterator[Sandbox]:
+    async with machine() as one:
+        yield one
+
+
+async def test_code_that_is_not_trusted_at_all_is_given_a_machine(sandbox: Sandbox) -> None:
+    facts = sandbox.posture.facts
+    assert (facts["wall"], facts["wall_platform"]) == ("microvm", "tcg")
+    assert facts["wall_version"].startswith("QEMU ")
+    assert facts["machine_seccomp"] == facts["seccomp"] == "2"
+    told = (await sandbox.run(["uname", "-r"])).check().stdout.strip()
+    assert told in facts["kernel"] and told != os.uname().release
+    # No device of the host's and no way out: what is there is the loopback.
+    assert facts["interfaces"] == "lo"
+    status = Path(f"/proc/{sandbox._running().pid}/status").read_text()
+    assert "\nCapEff:\t0000000000000000\n" in status
+
+
+async def test_programs_files_terminals_and_ports_are_as_behind_any_wall(sandbox: Sandbox) -> None:
+    done = await sandbox.run("echo out; echo err >&2; exit 3")
+    assert (done.exit_code, done.stdout, done.stderr) == (3, "out\n", "err\n")
+    content = os.urandom(300_000)
+    await sandbox.files.write("/workspace/a", content)
+    assert await sandbox.files.read("/workspace/a") == content
+    assert (await sandbox.run(["cat"], stdin=content)).stdout_bytes == content
+    late = await sandbox.run("sleep 1000 & sleep 1000", timeout=1)
+    assert late.reason is Reason.TIMEOUT
+    process = await sandbox.start(["tty"], pty=True)
+    assert b"/dev/pts/" in b"".join([chunk async for chunk in process.stdout])
+    serve = (
+        "import socket; s = socket.create_server(('127.0.0.1', 4000)); print('up', flush=True);"
+        "c, _ = s.accept(); c.sendall(c.recv(9).upper())"
+    )
+    server = await sandbox.start(["python3", "-c", serve])
+    assert await server.stdout.read() == b"up\n"
+    reader, writer = await sandbox.dial(4000)
+    writer.write(b"hello")
+    assert await reader.read() == b"HELLO"
+    writer.close()
+    async with asyncio.timeout(60):
+        await server.wait()
+
+
+async def test_two_machines_have_nothing_in_common_but_where_they_began() -> None:
+    async with machine() as one, machine(policy=Policy(hostname="other")) as other:
+        draw = "head -c 32 /dev/urandom | od -An -tx1; cat /proc/sys/kernel/random/boot_id"
+        first, second = [(await each.run(draw)).check().stdout for each in (one, other)]
+        assert not set(first.split()[-1:]) & set(second.split()[-1:])
+        assert first.splitlines()[:2] != second.splitlines()[:2]
+        await one.run("echo mine > /tmp/x")
+        assert (await other.run(["cat", "/tmp/x"])).exit_code == 1
+        assert (await other.run(["uname", "-n"])).stdout == "other\n"
+        told = float((await one.run(["python3", "-c", "import time; print(time.time())"])).stdout)
+        assert abs(told - time.time()) < 60
+
+
+async def test_memory_disk_and_processes_are_held_inside() -> None:
+    async with machine() as sandbox:
+        full = await sandbox.run("dd if=/dev/zero of=/workspace/big bs=1M count=100")
+        assert full.exit_code == 1 and "No space left" in full.stderr
+        eaten = await sandbox.run(["python3", "-c", "x = b'x' * (300 << 20)"], timeout=120)
+        assert not eaten.ok
+        assert 10 < int((await sandbox.run(["python3", "-c", FORK], timeout=60)).stdout) < 70
+        assert (await sandbox.run("echo well")).stdout == "well\n"
+
+
+async def test_qemu_that_dies_takes_the_sandbox_with_it_and_nothing_else() -> None:
+    async with machine() as sandbox, Sandbox() as other:
+        guest = sandbox._running()
+        running = asyncio.create_task(sandbox.run(["sleep", "1000"]))
+        await sandbox.run(["true"])
+        os.kill(guest.pid, signal.SIGKILL)
+        with pytest.raises(GuestGone):
+            await running
+        assert (await other.run("echo well")).stdout == "well\n"
+    assert not [group for group in guest.groups if group.exists()]
+
+
+async def test_what_a_machine_cannot_hold_is_refused() -> None:
+    for settings in (
+        {"mounts": [Mount(str(PLACE), "/mnt/x", mode="read")]},
+        {"egress": ["example.com"]},
+        {"limits": LIMITS.replace(memory="unlimited")},
+        {"keep": "machine"},
+    ):
+        with pytest.raises(Unsupported):
+            await machine(**settings).open()
+
+
+async def test_what_all_machines_begin_from_cannot_be_changed_by_one(sandbox: Sandbox) -> None:
+    fds = Path(f"/proc/{sandbox._running().pid}/fd")
+    memory = [path for path in fds.iterdir() if os.readlink(path).startswith("/memfd:machine")]
+    assert memory
+    with pytest.raises(PermissionError):
+        fd = os.open(memory[0], os.O_RDWR)
+        try:
+            os.write(fd, b"x")
+        finally:
+            os.close(fd)
