@@ -24,6 +24,7 @@ from benches import (
     report,
     run,
     server,
+    soak,
     state,
     stream,
     wasm,
@@ -50,12 +51,16 @@ BENCHES: dict[str, Callable[[Setting], Awaitable[list[Row]]]] = {
     "gvisor": gvisor.measure,
     "wasm": wasm.measure,
 }
+# Only when named: it takes ten minutes.
+LONG = {"soak": soak.measure}
 TMPFS = Path("/dev/shm")
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benches", description=__doc__)
-    parser.add_argument("--only", choices=BENCHES, action="append", help="this bench; repeatable")
+    parser.add_argument(
+        "--only", choices={**BENCHES, **LONG}, action="append", help="this bench; repeatable"
+    )
     parser.add_argument(
         "--quick", action="store_true", help="fewer turns: is it broken, not how fast"
     )
@@ -81,7 +86,7 @@ async def measure_all(console: Console, chosen: list[str], quick: bool, scratch:
         folder.mkdir()
         with console.status(f"measuring {name}"):
             try:
-                rows += await BENCHES[name](Setting(quick, folder, peers, absent))
+                rows += await {**BENCHES, **LONG}[name](Setting(quick, folder, peers, absent))
             except NotMeasurable as reason:
                 rows.append(Row(name=name, unit="", why=str(reason)))
             except CloisterError as error:

@@ -45,7 +45,7 @@ class Asleep:
         """Save the disk of a sandbox, end it, and remember where it goes on."""
         name = f"{PREFIX}{secrets.token_hex(8)}"
         stored = Names(resident.tenant).stored(name, "snapshot name")
-        snapshot = await resident.sandbox.snapshot(stored)
+        snapshot = await self._fleet.stored.snapshot(resident, stored)
         notes = {**resident.notes, _SNAPSHOT: snapshot.id}
         # Remembered before it ends: a crash in between leaves one that can go on, not none.
         await self._fleet.records.change_sandbox(resident.id, notes=notes)

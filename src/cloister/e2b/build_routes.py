@@ -121,6 +121,7 @@ async def start(visit: Visit) -> Response:
     store = await open_store()
     is_on_disk = store.driver.holds_quota or fleet.settings.unlimited_disk
     base = await _base(visit, fields.text(body, "fromImage"), fields.text(body, "fromTemplate"))
+    await visit.desk.house.fleet.stored.require(tenant)
     visit.desk.builds.start(tenant, build, base, body, "disk" if is_on_disk else "memory")
     return json_answer({}, 202)
 

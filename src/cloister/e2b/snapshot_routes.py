@@ -36,7 +36,7 @@ async def take(visit: Visit) -> Response:
     # One without a name would be gone at the next gc, and clients expect it to stay.
     name = asked or _UNNAMED + secrets.token_hex(8)
     stored = Names(visit.caller.tenant).stored(name, "snapshot name")
-    snapshot = await resident.sandbox.snapshot(stored)
+    snapshot = await visit.desk.house.fleet.stored.snapshot(resident, stored)
     return json_answer(_shown(visit, snapshot), 201)
 
 
@@ -99,7 +99,7 @@ async def fork(visit: Visit) -> Response:
     resident = awake(visit)
     fleet = visit.desk.house.fleet
     terms = visit.desk.boxes.of(resident).terms
-    snapshot = await resident.sandbox.snapshot()
+    snapshot = await visit.desk.house.fleet.stored.snapshot(resident, None)
     spec = SandboxSpec(timeout=timeout_in(body), metadata=dict(resident.metadata))
     answers: list[dict[str, Any]] = []
     for _ in range(count):

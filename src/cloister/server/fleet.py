@@ -38,6 +38,7 @@ from cloister.server.spec import (
     sandbox_settings,
     timeout_of,
 )
+from cloister.server.stored import Stored
 from cloister.server.tenancy import TenantName
 from cloister.server.tokens import Caller
 from cloister.server.turns import Turns
@@ -56,6 +57,7 @@ class Fleet:
         self.quotas = Quotas(settings)
         self.shelves = Shelves(records)
         self._remembered = Remembered(records, settings)
+        self.stored = Stored(settings, self.quotas, self.shelves, self.of_tenant)
         self._residents: dict[tuple[TenantName, str], Resident] = {}
         wait_s, longest = settings.queue_s, settings.queue_length
         self._places = Turns(
@@ -221,6 +223,7 @@ class Fleet:
         if row.keep is not None:
             await self.shelves.remove_kept(tenant, row.keep)
         await self.records.change_sandbox(row.id, state="ended", ending="removed by its owner")
+        self.stored.changed(tenant)
 
     async def extend(self, tenant: TenantName, id: str, timeout_s: float) -> Resident:
         """Set the deadline anew: so many seconds from now."""
@@ -263,7 +266,7 @@ class Fleet:
         timeout_s = timeout_of(wish.spec, limits, self.settings)
         ready = None if recipe is None else self.pool.take(recipe)
         if ready is None:
-            await self._reserve(tenant, limits)
+            await self._reserve(tenant, limits, wish.keep)
         try:
             if ready is None:
                 await self._take_place(tenant)
@@ -286,8 +289,9 @@ class Fleet:
             resident.lease = Lease(wish.spec.lease, partial(self._lapse, resident))
         return resident
 
-    async def _reserve(self, tenant: TenantName, limits: Limits) -> None:
+    async def _reserve(self, tenant: TenantName, limits: Limits, keep: str | None) -> None:
         """Count one more; what was only started ahead for the same tenant makes room for it."""
+        await self.stored.count_before(tenant, keep)
         try:
             self.quotas.reserve(tenant, limits)
         except Exhausted:
@@ -373,6 +377,7 @@ class Fleet:
             del self._residents[resident.tenant, resident.id]
             self._places.give()
             self.quotas.release(resident.tenant, resident.limits)
+            self.stored.changed(resident.tenant)
             resident.gone.set()
             await noting
 

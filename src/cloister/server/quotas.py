@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from cloister.errors import Exhausted, LimitName
@@ -13,7 +12,6 @@ from cloister.server.tenancy import TenantName
 
 # The part of all connections that one tenant may have under way.
 _SHARE = 4
-_MOST_VOLUMES = 1000
 
 
 @dataclass(slots=True)
@@ -25,6 +23,8 @@ class Held:
     cpus: float = 0.0
     disk_bytes: int = 0
     pids: int = 0
+    # Beside what runs: kept disks, snapshots, volumes, templates.
+    stored_bytes: int = 0
     # The bucket of requests: how many may be made, as of a time.
     requests: float = 0.0
     # Requests and connections that have begun and not ended.
@@ -58,8 +58,9 @@ class Quotas:
         if held.memory_bytes + memory > quota.memory_bytes:
             have, most = format_bytes(held.memory_bytes), format_bytes(quota.memory_bytes)
             raise _over("memory", f"{have} of memory", most)
-        if held.disk_bytes + disk > quota.disk_bytes:
-            have, most = format_bytes(held.disk_bytes), format_bytes(quota.disk_bytes)
+        if held.disk_bytes + held.stored_bytes + disk > quota.disk_bytes:
+            have_bytes = held.disk_bytes + held.stored_bytes
+            have, most = format_bytes(have_bytes), format_bytes(quota.disk_bytes)
             raise _over("disk", f"{have} of disk", most)
         if held.cpus + cpus > quota.cpus:
             raise _over("cpus", f"{held.cpus:g} processors", f"{quota.cpus:g}")
@@ -67,16 +68,6 @@ class Quotas:
         if held.pids + limits.pids > quota.pids:
             raise _over("pids", f"{held.pids} processes", str(quota.pids))
         self._add(held, limits, 1)
-
-    def require_volumes(self, tenant: TenantName, sizes: Iterable[int | None]) -> None:
-        """Refuse volumes that would be too many, or promise more than the tenant's disk."""
-        quota, listed = self._settings.quota_of(tenant), list(sizes)
-        if len(listed) > _MOST_VOLUMES:
-            raise _over("disk", f"{len(listed) - 1} volumes", str(_MOST_VOLUMES))
-        whole = sum(size or 0 for size in listed)
-        if whole > quota.disk_bytes:
-            have = format_bytes(whole - (listed[-1] or 0))
-            raise _over("disk", f"{have} of volumes", format_bytes(quota.disk_bytes))
 
     def release(self, tenant: TenantName, limits: Limits) -> None:
         """Take back what `reserve` counted."""

@@ -47,7 +47,7 @@ class Shelves:
     async def sweep(self) -> None:
         """Remove the disks that a killed server left; what is kept stays."""
         if (state_directory() / "store.db").exists():
-            await _ask(lambda store: store.sweep_disks())
+            await ask_store(lambda store: store.sweep_disks())
 
     async def resolved(self, tenant: TenantName, spec: SandboxSpec) -> Resolved:
         """Return a spec in the store's own names, and what it stands on."""
@@ -74,7 +74,7 @@ class Shelves:
     async def kept(self, tenant: TenantName) -> list[KeptSandbox]:
         """Return the tenant's kept sandboxes."""
         names = Names(tenant)
-        return [each for each in await _ask(_kept) if names.owns(each.name)]
+        return [each for each in await ask_store(_kept) if names.owns(each.name)]
 
     async def kept_policy(self, tenant: TenantName, stored: str) -> Policy | None:
         """Return the policy that a kept sandbox is started with, if it is there."""
@@ -86,11 +86,11 @@ class Shelves:
     async def remove_kept(self, tenant: TenantName, stored: str) -> None:
         """Remove a kept sandbox of the tenant with its disk and its snapshots."""
         Names(tenant).shown(stored)
-        await _ask(lambda store: store.kept.remove(stored))
+        await ask_store(lambda store: store.kept.remove(stored))
 
     async def snapshots(self, tenant: TenantName) -> list[Snapshot]:
         """Return the tenant's snapshots, oldest first."""
-        found = await _ask(lambda store: store.snapshots.list())
+        found = await ask_store(lambda store: store.snapshots.list())
         if tenant == OWNER:
             return found
         names = Names(tenant)
@@ -102,7 +102,7 @@ class Shelves:
         missing = NotFound(f"no snapshot {quote(reference)}", what=reference)
         try:
             stored = _stored_reference(tenant, reference)
-            found = await _ask(lambda store: store.snapshots.find(stored))
+            found = await ask_store(lambda store: store.snapshots.find(stored))
         except RequestError:
             # Also where the start of an id is that of several: they may be of others.
             raise missing from None
@@ -115,7 +115,7 @@ class Shelves:
     async def remove_snapshot(self, tenant: TenantName, reference: str) -> None:
         """Remove a snapshot of the tenant."""
         found = await self.snapshot(tenant, reference)
-        await _ask(lambda store: store.snapshots.remove(found))
+        await ask_store(lambda store: store.snapshots.remove(found))
 
     def policy_of(self, snapshot: Snapshot) -> Policy:
         """Return the policy that a snapshot's sandbox had."""
@@ -124,32 +124,32 @@ class Shelves:
     async def volumes(self, tenant: TenantName) -> list[Volume]:
         """Return the tenant's volumes."""
         names = Names(tenant)
-        found = await _ask(lambda store: store.volumes.list())
+        found = await ask_store(lambda store: store.volumes.list())
         return [volume for volume in found if names.owns(volume.name)]
 
     async def volume(self, tenant: TenantName, name: str) -> Volume:
         """Return a volume of the tenant."""
         stored = Names(tenant).stored(name, "volume name")
         try:
-            return await _ask(lambda store: store.volumes.find(stored))
+            return await ask_store(lambda store: store.volumes.find(stored))
         except NotFound:
             raise NotFound(f"no volume {quote(name)}", what=name) from None
 
     async def remove_volume(self, tenant: TenantName, name: str) -> None:
         """Remove a volume of the tenant."""
         found = await self.volume(tenant, name)
-        await _ask(lambda store: store.volumes.remove(found.name))
+        await ask_store(lambda store: store.volumes.remove(found.name))
 
     async def images(self, tenant: TenantName) -> list[Image]:
         """Return the images that a tenant may stand on: all that the owner gave a name."""
-        found = await _ask(lambda store: Library(store).list())
+        found = await ask_store(lambda store: Library(store).list())
         return [image for image in found if tenant == OWNER or shared_names(image)]
 
     async def image(self, tenant: TenantName, reference: str) -> Image:
         """Return an image that a tenant may stand on."""
         missing = NotFound(f"no image {quote(reference)}", what=reference)
         try:
-            found = await _ask(lambda store: Library(store).find(reference))
+            found = await ask_store(lambda store: Library(store).find(reference))
         except NotFound:
             raise missing from None
         if tenant != OWNER and not shared_names(found):
@@ -158,7 +158,7 @@ class Shelves:
 
     async def templates(self, tenant: TenantName) -> list[TemplateRecord]:
         """Return the tenant's templates and those that the owner shares."""
-        found = await _ask(lambda store: Templates(store).all())
+        found = await ask_store(lambda store: Templates(store).all())
         return [each for each in found if _sees_template(tenant, each.name)]
 
     async def template(self, tenant: TenantName, reference: str) -> TemplateRecord:
@@ -178,7 +178,7 @@ class Shelves:
             return templates.find(reference)
 
         try:
-            return await _ask(find)
+            return await ask_store(find)
         except NotFound:
             raise missing from None
 
@@ -186,7 +186,7 @@ class Shelves:
         """Remove a template of the tenant; shared ones are the owner's to remove."""
         name, _ = split_reference(reference)
         stored = Names(tenant).stored(name, "template") + reference.removeprefix(name)
-        await _ask(lambda store: Templates(store).remove(stored))
+        await ask_store(lambda store: Templates(store).remove(stored))
 
 
 def shown_template(tenant: TenantName, name: str) -> str:
@@ -197,7 +197,12 @@ def shown_template(tenant: TenantName, name: str) -> str:
 
 def shared_names(image: Image) -> tuple[str, ...]:
     """Return the names of an image that every tenant may use."""
-    return tuple(name for name in image.names if not name.startswith(_TEMPLATE_IMAGES))
+    return tuple(filter(is_shared_name, image.names))
+
+
+def is_shared_name(name: str) -> bool:
+    """Whether what an image is called is for every tenant, and not for one template."""
+    return not name.startswith(_TEMPLATE_IMAGES)
 
 
 def _sees_template(tenant: TenantName, name: str) -> bool:
@@ -221,6 +226,7 @@ def _policy_of(id: str, text: str) -> Policy:
     return read_policy(json.loads(text), f"snapshot {id}")
 
 
-async def _ask(question: Callable[[Store], Value]) -> Value:
+async def ask_store(question: Callable[[Store], Value]) -> Value:
+    """Ask the store something, in a thread of its own."""
     store = await open_store()
     return await asyncio.to_thread(question, store)

@@ -80,7 +80,7 @@ class Layers:
 
         None says that it is here: somebody else was first.
         """
-        tree = _tree(parse_digest(digest))
+        tree = tree_of_layer(parse_digest(digest))
         path = self._locks / f"{tree.replace('/', '-')}{_SUFFIX}"
         lock = take_lock(path, fcntl.LOCK_EX)
         try:
@@ -108,7 +108,7 @@ class Layers:
 
     def place(self, digest: str) -> Path:
         """Return where a layer is unpacked, or to be."""
-        return self._trees.path(_tree(digest)) / BENCH
+        return self._trees.path(tree_of_layer(digest)) / BENCH
 
     def path(self, digest: str) -> Path:
         """Return a layer's directory, to be shown read-only."""
@@ -127,15 +127,15 @@ class Layers:
         """Say that a layer is whole."""
         self._trees.driver.sync()
         with self._trees.records.writing(durable=True) as connection:
-            self._trees.finish(connection, _tree(digest), chain=())
+            self._trees.finish(connection, tree_of_layer(digest), chain=())
             connection.execute(
                 "INSERT INTO layers VALUES (?, ?, ?, ?)",
-                (digest, _tree(digest), facts, self._trees.owner.name),
+                (digest, tree_of_layer(digest), facts, self._trees.owner.name),
             )
 
     def drop(self, digest: str) -> None:
         """Remove a layer that was not finished."""
-        self._trees.discard(_tree(digest))
+        self._trees.discard(tree_of_layer(digest))
 
     def sweep(self) -> None:
         """Remove the locks of layers that nobody unpacks."""
@@ -145,8 +145,9 @@ class Layers:
         """Remove a layer that no image names; `collect` does so for all of them."""
         with self._trees.records.writing(durable=True) as connection:
             connection.execute("DELETE FROM layers WHERE digest = ?", (parse_digest(digest),))
-        self._trees.discard(_tree(digest))
+        self._trees.discard(tree_of_layer(digest))
 
 
-def _tree(digest: str) -> str:
+def tree_of_layer(digest: str) -> str:
+    """Return the tree that a layer is."""
     return f"layers/{digest.replace(':', '-')}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -88,6 +89,13 @@ class Store:
     def sweep_disks(self) -> tuple[str, ...]:
         """Remove the disks that a process left which was killed; what is kept stays."""
         return sweep_disks(self._trees)
+
+    def held_bytes(self, trees: Iterable[str]) -> int:
+        """Return what some trees take up together; those that are no more take up nothing."""
+        rows = self._records.all("SELECT id FROM trees WHERE state = 'ready'")
+        ready = {row["id"] for row in rows}
+        paths = [self._trees.path(tree) for tree in trees if tree in ready]
+        return sum(space.further_bytes for space in self.driver.spaces(paths)) if paths else 0
 
     def usage(self) -> StoreUsage:
         """Return what everything in the store takes up."""

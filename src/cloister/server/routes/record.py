@@ -63,6 +63,8 @@ class Amounts(msgspec.Struct):
     memory_bytes: int
     cpus: float
     disk_bytes: int
+    # Of that, kept disks, snapshots, volumes and templates.
+    stored_bytes: int = 0
     requests_per_s: float | None = None
 
 
@@ -130,13 +132,18 @@ async def _traffic(call: Call) -> dict[str, Any]:
 
 async def _tenant(call: Call) -> TenantUsage:
     tenant = call.caller.tenant
+    await call.fleet.stored.count(tenant)
     held, quota = call.fleet.quotas.held(tenant), call.fleet.settings.quota_of(tenant)
     return TenantUsage(
         tenant,
-        Amounts(held.sandboxes, held.memory_bytes, held.cpus, held.disk_bytes),
+        Amounts(
+            *(held.sandboxes, held.memory_bytes, held.cpus),
+            held.disk_bytes + held.stored_bytes,
+            held.stored_bytes,
+        ),
         Amounts(
             *(quota.sandboxes, quota.memory_bytes, quota.cpus, quota.disk_bytes),
-            quota.requests_per_s,
+            requests_per_s=quota.requests_per_s,
         ),
     )
 

@@ -111,7 +111,7 @@ def info_of_snapshot(snapshot: Snapshot, names: Names) -> SnapshotInfo:
 async def _take(call: Call) -> SnapshotInfo:
     resident = call.resident()
     wanted = await call.body(TakeSnapshot)
-    taken = await resident.sandbox.snapshot(wanted.name)
+    taken = await call.fleet.stored.snapshot(resident, wanted.name)
     return info_of_snapshot(taken, Names(call.caller.tenant))
 
 

@@ -126,10 +126,7 @@ async def _make_volume(call: Call) -> VolumeInfo:
     if size_bytes is None and not may:
         raise ScopeMissing("only a token of the role admin may lift a size", scope="admin")
     uid, gid = owner_on_disk(parse_user(wanted.user))
-    if call.caller.tenant != OWNER:
-        others = await call.fleet.shelves.volumes(call.caller.tenant)
-        sizes = (*(each.limit_bytes for each in others), size_bytes)
-        call.fleet.quotas.require_volumes(call.caller.tenant, sizes)
+    await call.fleet.stored.require(call.caller.tenant, size_bytes or 0)
     store = await open_store()
     made = await asyncio.to_thread(store.volumes.create, stored, size_bytes, uid=uid, gid=gid)
     return volume_info(made, names)

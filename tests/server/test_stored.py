@@ -1,0 +1,120 @@
+"""What a tenant stores counts in its quota of disk; and who waits for a place gets it in turn."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import httpx
+
+from .conftest import StartServer, created
+
+SETTINGS = """
+unlimited_disk = true
+most_sandboxes = 3
+queue_s = "60s"
+[quota]
+disk = "60MiB"
+requests_per_s = 100000
+"""
+DISK = {"storage": "disk", "limits": {"disk": "unlimited"}}
+MIB = 2**20
+
+
+def fill(client: httpx.Client, id: str, name: str, size_mib: int) -> None:
+    command = f"head -c {size_mib * MIB} /dev/urandom > /workspace/{name}"
+    answer = client.post(f"/v1/sandboxes/{id}/run", json={"command": command})
+    assert answer.json()["exit_code"] == 0, answer.text
+
+
+def stored(client: httpx.Client) -> int:
+    return int(client.get("/v1/usage").json()["held"]["stored_bytes"])
+
+
+def test_what_is_stored_counts_in_the_quota_and_what_is_removed_does_not(
+    start_server: StartServer,
+) -> None:
+    server = start_server(SETTINGS)
+    acme, globex = server.client(server.token("acme")), server.client(server.token("globex"))
+    assert stored(acme) == 0
+    id = created(acme, keep="task", **DISK)
+    fill(acme, id, "one", 25)
+    taken = acme.post(f"/v1/sandboxes/{id}/snapshots", json={"name": "first"})
+    assert taken.status_code == 201, taken.text
+    assert 25 * MIB <= stored(acme) < 27 * MIB
+    fill(acme, id, "two", 40)
+    second = acme.post(f"/v1/sandboxes/{id}/snapshots", json={"name": "second"})
+    assert second.status_code == 201, second.text
+    # Whatever is next is too much.
+    for method, path, body in (
+        ("POST", f"/v1/sandboxes/{id}/snapshots", {"name": "third"}),
+        ("POST", "/v1/volumes", {"name": "v", "size": "unlimited"}),
+        ("POST", "/v1/sandboxes", {"limits": {"disk": "1MiB"}}),
+    ):
+        refused = acme.request(method, path, json=body)
+        assert (refused.status_code, refused.json()["details"]["limit"]) == (507, "disk")
+    assert acme.get("/v1/snapshots").json()["snapshots"][-1]["id"] == second.json()["id"]
+    # Nobody else notices.
+    small = created(globex, limits={"disk": "1MiB"})
+    assert globex.delete(f"/v1/sandboxes/{small}").status_code == 204
+    assert stored(globex) == 0
+
+    assert acme.delete(f"/v1/sandboxes/{id}").status_code == 204
+    assert stored(acme) > 60 * MIB
+    # Once more: now its disk and its snapshots go.
+    assert acme.delete(f"/v1/sandboxes/{id}").status_code == 204
+    assert stored(acme) == 0
+    small = created(acme, limits={"disk": "1MiB"})
+    assert acme.delete(f"/v1/sandboxes/{small}").status_code == 204
+
+
+def test_a_kept_sandbox_that_is_resumed_does_not_count_twice(start_server: StartServer) -> None:
+    server = start_server(SETTINGS.replace("60MiB", "100MiB"))
+    acme = server.client(server.token("acme"))
+    id = created(acme, keep="task", **DISK)
+    fill(acme, id, "one", 60)
+    assert acme.delete(f"/v1/sandboxes/{id}/running").status_code == 204
+    assert stored(acme) >= 60 * MIB
+    assert acme.post(f"/v1/sandboxes/{id}/resume").status_code == 200
+    assert stored(acme) < MIB
+    assert acme.delete(f"/v1/sandboxes/{id}").status_code == 204
+
+
+def test_who_asks_for_one_place_is_not_behind_who_asks_for_many(start_server: StartServer) -> None:
+    server = start_server(SETTINGS)
+    token, other = server.token("acme"), server.token("globex")
+    small: dict[str, Any] = {"limits": {"disk": "1MiB"}}
+    acme = server.client(token)
+    held = [created(acme, **small) for _ in range(3)]
+    order: list[str] = []
+
+    def ask(tenant: str, text: str) -> None:
+        client = httpx.Client(
+            base_url=server.url, headers={"authorization": f"Bearer {text}"}, timeout=120
+        )
+        with client:
+            id = created(client, **small)
+            order.append(tenant)
+            assert client.delete(f"/v1/sandboxes/{id}").status_code == 204
+
+    threads = [threading.Thread(target=ask, args=("acme", token)) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    wait_for_waiting(server.owner(), 8)
+    threads.append(threading.Thread(target=ask, args=("globex", other)))
+    threads[-1].start()
+    wait_for_waiting(server.owner(), 9)
+    acme.delete(f"/v1/sandboxes/{held[0]}")
+    for thread in threads:
+        thread.join()
+    assert order.index("globex") <= 2, order
+    assert order.count("acme") == 8
+
+
+def wait_for_waiting(owner: httpx.Client, count: int) -> None:
+    pause = threading.Event()
+    for _ in range(600):
+        if f"cloister_waiting {count}\n" in owner.get("/metrics").text:
+            return
+        pause.wait(0.1)
+    raise AssertionError(owner.get("/metrics").text)
