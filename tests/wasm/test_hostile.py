@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from cloister import Limits, RequestError, Sandbox
+from cloister import Limits, Mount, RequestError, Sandbox
 from cloister.model import Reason
 from cloister.sandbox import modules
 
@@ -117,12 +117,27 @@ async def test_a_link_that_programs_left_does_not_become_the_working_directory(
     async with make() as sandbox:
         await sandbox.files.copy_in(tmp_path, "/workspace/given")
         run = sandbox.run_module(module("file"), ["r4passwd"], cwd="/workspace/given/out")
-        with pytest.raises(RequestError, match="cwd"):
+        with pytest.raises(RequestError, match="out: a link"):
             await run
         with pytest.raises(RequestError, match="in no directory it is given"):
             await sandbox.run_module(module("file"), ["r4passwd"], cwd="/etc")
         result = await sandbox.run_module(module("file"), ["w4made"], cwd="/workspace/given/in")
         assert result.ok and await sandbox.files.exists("/workspace/given/in/made")
+
+
+async def test_a_mount_is_not_taken_for_what_a_link_above_it_leads_to(
+    make: Make, module: Module, tmp_path: Path
+) -> None:
+    mounts = [Mount(str(tmp_path), "/workspace/above/usr", "read")]
+    async with make(mounts=mounts) as sandbox:
+        assert (await sandbox.run_module(module("echo"))).exit_code == 3
+        assert (await sandbox.run_module(module("file"), ["l3link|.."])).ok
+        await sandbox.files.move("/workspace/above", "/workspace/away")
+        # From here on /workspace/above/usr is the sandbox's own /usr.
+        await sandbox.files.move("/workspace/link", "/workspace/above")
+        assert await sandbox.files.exists("/workspace/above/usr/bin")
+        with pytest.raises(RequestError, match="above: a link"):
+            await sandbox.run_module(module("echo"))
 
 
 async def test_a_module_that_is_too_much_to_compile_costs_nobody_else(

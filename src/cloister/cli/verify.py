@@ -51,6 +51,8 @@ async def _verify(
     only: tuple[str, ...], area: tuple[str, ...], runtime: str | None, as_json: bool
 ) -> int:
     _require_known(only, area)
+    if runtime == RuntimeName.WASM:
+        raise click.UsageError("the attacks are programs, which the runtime wasm does not run")
     outcomes: list[Outcome] = []
     show = _Silent() if as_json else _Terminal() if sys.stdout.isatty() else _Plain()
     with show:

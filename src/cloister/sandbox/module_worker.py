@@ -48,6 +48,8 @@ if TYPE_CHECKING:
 _READY_S = 60.0
 _KEPT_LOG_BYTES = 4096
 _LINE = 400
+# Above what any call takes of anything; below what is no number to anybody else.
+_SANE = 2**48
 # Modules that a worker holds; each takes of the sandbox's memory.
 _LOADED = 8
 _LARGEST = {
@@ -169,7 +171,7 @@ class ModuleWorker:
     async def _expect(self, wanted: int) -> bytes:
         kind, payload = await self._receive((wanted, REFUSED))
         if kind == REFUSED:
-            raise _refusal(payload)
+            raise _refusal(payload, "; give one of WebAssembly for WASI preview 1")
         return payload
 
     async def _receive(self, wanted: tuple[int, ...]) -> tuple[int, bytes]:
@@ -209,10 +211,8 @@ class ModuleWorker:
         await self._process.stop()
 
 
-def _refusal(payload: bytes) -> RequestError:
-    return RequestError(
-        f"the module cannot be run: {_line(payload)}; give one of WebAssembly for WASI preview 1"
-    )
+def _refusal(payload: bytes, advice: str = "") -> RequestError:
+    return RequestError(f"the module cannot be run: {_line(payload)}{advice}")
 
 
 def _line(payload: bytes) -> str:
@@ -230,10 +230,10 @@ def _parse_ended(payload: bytes) -> Ended:
                 "user_s": float() | int() as user_s,
                 "system_s": float() | int() as system_s,
                 "memory_bytes": int() as memory_bytes,
-            }:
+            } if all(0 <= each < _SANE for each in (user_s, system_s, memory_bytes)):
                 return Ended((code or 0) & 0xFF, trap, user_s, system_s, memory_bytes)
-    except ValueError:
-        pass
+    except (ValueError, RecursionError) as error:
+        raise ProtocolViolation("a worker told the end of a call in no JSON") from error
     raise ProtocolViolation("a worker told the end of a call in words that mean nothing")
 
 

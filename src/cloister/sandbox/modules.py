@@ -7,6 +7,7 @@ import contextlib
 import hashlib
 import os
 import time
+import weakref
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -36,6 +37,7 @@ _WORKERS = 8
 _WAITING = 2
 # What compiling one module may take, in a sandbox of its own that runs and sees nothing else.
 _COMPILE_S = 60.0
+_COMPILERS = 2
 _COMPILING = Limits(memory="1GiB", disk="16MiB", lifetime="5m")
 _ABORT = 6
 _WORKSPACE = "/workspace"
@@ -204,7 +206,8 @@ class Modules:
         async with self._compiling:
             found = await asyncio.to_thread(compiled.find, digest)
             if found is None:
-                found = await _compile_apart(module)
+                async with _turn_to_compile():
+                    found = await _compile_apart(module)
                 try:
                     await asyncio.to_thread(compiled.keep, digest, found)
                 except OSError as error:
@@ -226,6 +229,15 @@ class Modules:
             ) from None
         except WorkerEnded as error:
             raise limit_of(error, "compiling the module") from None
+
+
+def _turn_to_compile() -> asyncio.Semaphore:
+    """Return what all sandboxes of this loop share: compilers are in nobody's limits."""
+    return _turns.setdefault(asyncio.get_running_loop(), asyncio.Semaphore(_COMPILERS))
+
+
+_turns: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore]
+_turns = weakref.WeakKeyDictionary()
 
 
 async def _compile_apart(module: bytes) -> bytes:

@@ -16,6 +16,8 @@ INSTALL = "install it with `pip install 'cloister[wasm]'`"
 _PLACE = "run/cloister-wasm"
 # Every sandbox of the host's programs has this.
 _SHOWN_ANYWAY = Path("/usr")
+# Not one for each processor of the host, in each worker.
+_THREADS = {"RAYON_NUM_THREADS": "2", "TOKIO_WORKER_THREADS": "1"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +57,7 @@ def find_wasmtime() -> Wasmtime:
         version=importlib.metadata.version("wasmtime"),
         shown=(*shown, *more),
         argv=tuple(os.fsencode(word) for word in argv),
-        env=tuple(os.fsencode(f"{name}={value}") for name, value in env.items()),
+        env=tuple(os.fsencode(f"{name}={value}") for name, value in {**_THREADS, **env}.items()),
     )
 
 

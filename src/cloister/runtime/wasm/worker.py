@@ -11,6 +11,7 @@ import os
 import resource
 import struct
 import sys
+from errno import ENOTDIR
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 if TYPE_CHECKING:
@@ -153,10 +154,11 @@ class Worker:
         config.stderr_custom = lambda data: self._say(STDERR, data)
         granted = [(path, bool(writable)) for path, writable in request["granted"]]
         for path, writable in granted:
-            config.preopen_dir(path, path, writable)
-        fd, writable = open_directory(request["cwd"], granted)
-        fds.append(fd)
-        config.preopen_dir(f"/proc/self/fd/{fd}", ".", writable)
+            fds.append(open_directory(path))
+            config.preopen_dir(f"/proc/self/fd/{fds[-1]}", path, writable)
+        fds.append(open_directory(request["cwd"]))
+        writable = is_writable(request["cwd"], granted)
+        config.preopen_dir(f"/proc/self/fd/{fds[-1]}", ".", writable)
         return config
 
     def _say(self, kind: int, data: bytes) -> int:
@@ -205,23 +207,28 @@ def make_engine() -> wasmtime.Engine:
     return engine
 
 
-def open_directory(path: str, granted: list[tuple[str, bool]]) -> tuple[int, bool]:
-    """Open a directory within a granted one, through no link: a module may have put one there."""
-    covers = [each for each in granted if path == each[0] or path.startswith(each[0] + "/")]
-    if not covers:
-        names = ", ".join(name for name, _ in granted)
-        raise ValueError(f"cwd {path} is in no directory it is given; use one of {names}")
-    top, writable = max(covers, key=lambda each: len(each[0]))
-    fd = os.open(top, os.O_PATH | os.O_DIRECTORY)
-    for part in filter(None, path.removeprefix(top).split("/")):
+def open_directory(path: str) -> int:
+    """Open a directory through no link: above a mount in the workspace, a module may put one."""
+    fd = os.open("/", os.O_PATH | os.O_DIRECTORY)
+    for part in filter(None, path.split("/")):
         above = fd
         try:
             fd = os.open(part, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=above)
         except OSError as error:
-            raise ValueError(f"cwd {path} cannot be used: {error.strerror}") from error
+            why = "a link, or no directory" if error.errno == ENOTDIR else error.strerror
+            raise ValueError(f"{path} cannot be given to it: {part}: {why}") from error
         finally:
             os.close(above)
-    return fd, writable
+    return fd
+
+
+def is_writable(path: str, granted: list[tuple[str, bool]]) -> bool:
+    """Whether a directory may be written to, which must be within a granted one."""
+    covers = [each for each in granted if path == each[0] or path.startswith(each[0] + "/")]
+    if not covers:
+        names = ", ".join(name for name, _ in granted)
+        raise ValueError(f"cwd {path} is in no directory it is given; use one of {names}")
+    return max(covers, key=lambda each: len(each[0]))[1]
 
 
 def _wasmtime() -> Any:
