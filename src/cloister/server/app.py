@@ -6,9 +6,11 @@ import asyncio
 import contextlib
 import hashlib
 from collections.abc import AsyncIterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Protocol
 
+from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Router
@@ -26,6 +28,7 @@ from cloister.server.records import Records
 from cloister.server.routes import conversations, endpoints
 from cloister.server.settings import Settings
 from cloister.server.tokens import Tokens
+from cloister.server.traces import open_traces
 from cloister.store.place import state_directory
 
 
@@ -66,11 +69,18 @@ class App:
         try:
             for door in self.doors:
                 if door.takes(scope):
-                    await door(scope, receive, send)
+                    with self._traced(door, scope):
+                        await door(scope, receive, send)
                     return
             await self._router(scope, receive, send)
         finally:
             self.house.access.release(scope)
+
+    def _traced(self, door: Door, scope: Scope) -> AbstractContextManager[object]:
+        # By its door: what a path of another protocol holds is its client's to choose.
+        method = str(scope.get("method", "WEBSOCKET"))
+        room = type(door).__module__.split(".")[1]
+        return self.house.observation.traces.request(method, room, Headers(scope=scope))
 
     def entrance(self, *, trusted: bool) -> ASGIApp:
         """Return the application for one listener; whoever comes by a trusted one is the owner."""
@@ -101,12 +111,14 @@ async def open_house(settings: Settings) -> AsyncIterator[House]:
     try:
         ledger = await asyncio.to_thread(Ledger, state_directory(), ledger_name(settings))
         try:
-            fleet = Fleet(records, settings)
-            await fleet.open()
-            try:
-                yield House(fleet, Access(fleet, Tokens(records)), Observation(ledger))
-            finally:
-                await fleet.close()
+            async with open_traces(settings.traces) as traces:
+                fleet = Fleet(records, settings)
+                await fleet.open()
+                try:
+                    observation = Observation(ledger, traces)
+                    yield House(fleet, Access(fleet, Tokens(records)), observation)
+                finally:
+                    await fleet.close()
         finally:
             await asyncio.to_thread(ledger.close)
     finally:

@@ -63,19 +63,22 @@ def route_of(endpoint: Endpoint, access: Access, observation: Observation) -> Ba
     async def serve(request: Request) -> Response:
         id, begun = new_request_id(), time.monotonic()
         caller = None
-        try:
-            caller = await access.caller(request)
-            caller.require(endpoint.scope)
-            call = Call(request, caller, access.fleet, id)
-            async with attended(access.fleet, caller.tenant, _sandbox(request, is_inside)):
-                outcome = await endpoint.act(call)
-            response = (
-                outcome if isinstance(outcome, Response) else answer(outcome, endpoint.status)
-            )
-        except asyncio.CancelledError:
-            raise
-        except Exception as error:
-            response = problem_response(error, id)
+        with observation.traces.request(endpoint.method, endpoint.path, request.headers) as traced:
+            try:
+                caller = await access.caller(request)
+                caller.require(endpoint.scope)
+                call = Call(request, caller, access.fleet, id)
+                async with attended(access.fleet, caller.tenant, _sandbox(request, is_inside)):
+                    outcome = await endpoint.act(call)
+                response = (
+                    outcome if isinstance(outcome, Response) else answer(outcome, endpoint.status)
+                )
+            except asyncio.CancelledError:
+                raise
+            except Exception as error:
+                response = problem_response(error, id)
+            tenant = None if caller is None else caller.tenant
+            traced.answered(response.status_code, id, tenant, request.path_params.get("id"))
         response.headers["x-request-id"] = id
         observation.request(endpoint, request, caller, response.status_code, begun, id)
         return response
@@ -91,18 +94,21 @@ def websocket_of(one: Conversation, access: Access, observation: Observation) ->
     async def serve(websocket: WebSocket) -> None:
         id, begun = new_request_id(), time.monotonic()
         caller, status = None, 101
-        try:
-            caller = await access.caller(websocket)
-            caller.require(one.scope)
-            async with attended(access.fleet, caller.tenant, _sandbox(websocket, is_inside)):
-                await one.converse(Call(websocket, caller, access.fleet, id), websocket)
-        except asyncio.CancelledError:
-            raise
-        except Exception as error:
-            status = status_of(error)
-            await _refuse(websocket, error, id)
-        finally:
-            observation.websocket(one, websocket, caller, status, begun, id)
+        with observation.traces.request("WEBSOCKET", one.path, websocket.headers) as traced:
+            try:
+                caller = await access.caller(websocket)
+                caller.require(one.scope)
+                async with attended(access.fleet, caller.tenant, _sandbox(websocket, is_inside)):
+                    await one.converse(Call(websocket, caller, access.fleet, id), websocket)
+            except asyncio.CancelledError:
+                raise
+            except Exception as error:
+                status = status_of(error)
+                await _refuse(websocket, error, id)
+            finally:
+                tenant = None if caller is None else caller.tenant
+                traced.answered(status, id, tenant, websocket.path_params.get("id"))
+                observation.websocket(one, websocket, caller, status, begun, id)
 
     return WebSocketRoute(one.path, serve)
 

@@ -1,4 +1,4 @@
-"""What is noticed of each request: a line in the log, a count for Prometheus."""
+"""What is noticed of each request: a line in the log, a count for Prometheus, a span."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from starlette.requests import HTTPConnection
 
 from cloister.ledger import Called, Ledger
 from cloister.server.tokens import Caller
+from cloister.server.traces import Traces
 
 if TYPE_CHECKING:
     from cloister.server.endpoint import Conversation, Endpoint
@@ -23,8 +24,9 @@ BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 
 class Observation:
     """Counts requests by the path as it is written here: never one that a client chose."""
 
-    def __init__(self, ledger: Ledger | None = None) -> None:
+    def __init__(self, ledger: Ledger | None = None, traces: Traces | None = None) -> None:
         self._ledger = ledger
+        self.traces = traces or Traces()
         self.requests: Counter[tuple[str, str, int]] = Counter()
         self.durations: Counter[float] = Counter()
         self.duration_sum_s = 0.0

@@ -9,6 +9,7 @@ import msgspec
 from cloister.errors import RequestError
 from cloister.model import UNLIMITED, Result
 from cloister.sandbox import Process, Sandbox
+from cloister.server.traces import inside
 
 
 class Program(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
@@ -42,7 +43,7 @@ class Start(Program, kw_only=True, omit_defaults=True):
         return await sandbox.start(
             self.words(),
             cwd=self.cwd,
-            env=self.env,
+            env=inside(self.env),
             user=self.user,
             timeout=UNLIMITED if self.timeout is None else self.timeout,
             pty=self.pty or False,

@@ -15,6 +15,7 @@ from cloister.model import UNLIMITED, parse_bytes, parse_cpus, parse_duration, q
 from cloister.policy.fields import nearest
 from cloister.runtime.namespace.instance import runtime_directory
 from cloister.server.tenancy import TenantName, parse_tenant
+from cloister.server.traces import parse_collector
 from cloister.store.place import state_directory
 
 PREFIX = "CLOISTER_SERVER_"
@@ -62,6 +63,8 @@ class Settings:
     slow_client_s: float = 30.0
     most_connections: int = 4096
     log: str = "info"
+    # Where spans are sent, by OTLP over HTTP.
+    traces: str | None = None
     quota: Quota = Quota()
     tenants: Mapping[TenantName, Quota] = field(default_factory=dict)
 
@@ -254,6 +257,7 @@ _READERS: Mapping[str, Any] = {
     "slow_client_s": _seconds,
     "most_connections": _count,
     "log": _level,
+    "traces": parse_collector,
     "quota": _quota,
     "tenants": _tenants,
 }

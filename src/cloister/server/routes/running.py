@@ -14,6 +14,7 @@ from cloister.server.disconnect import unless_gone
 from cloister.server.endpoint import Endpoint
 from cloister.server.programs import Program, RunResult, result_of
 from cloister.server.spec import SandboxSpec
+from cloister.server.traces import inside, work
 
 # An answer is held whole before it is sent; what says more is started, and listened to.
 _MOST_OUTPUT_BYTES = 64 * 2**20
@@ -39,15 +40,16 @@ async def run_in(sandbox: Sandbox, wanted: RunRequest, limit_bytes: int) -> RunR
     limit_bytes = min(limit_bytes, _MOST_OUTPUT_BYTES)
     if wanted.output is not None and not 0 < wanted.output <= limit_bytes:
         raise RequestError(f"output is {wanted.output}; it may be 1 to {limit_bytes}")
-    result = await sandbox.run(
-        wanted.words(),
-        cwd=wanted.cwd,
-        env=wanted.env,
-        user=wanted.user,
-        timeout=wanted.timeout,
-        stdin=wanted.stdin,
-        output=min(wanted.output or sandbox.policy.limits.output, limit_bytes),
-    )
+    with work("run"):
+        result = await sandbox.run(
+            wanted.words(),
+            cwd=wanted.cwd,
+            env=inside(wanted.env),
+            user=wanted.user,
+            timeout=wanted.timeout,
+            stdin=wanted.stdin,
+            output=min(wanted.output or sandbox.policy.limits.output, limit_bytes),
+        )
     return result_of(result)
 
 
@@ -63,7 +65,8 @@ async def _run_once(call: Call) -> RunResult:
     wanted = await call.body(OneShot, _PROGRAM_BYTES)
 
     async def live() -> RunResult:
-        resident = await call.fleet.create(call.caller, wanted.sandbox)
+        with work("create"):
+            resident = await call.fleet.create(call.caller, wanted.sandbox)
         try:
             return await run_in(resident.sandbox, wanted, call.fleet.settings.upload_bytes)
         finally:

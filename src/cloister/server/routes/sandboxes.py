@@ -22,6 +22,7 @@ from cloister.server.remembered import Origin
 from cloister.server.resident import Resident
 from cloister.server.spec import SandboxSpec
 from cloister.server.tenancy import OWNER, Names, TenantName
+from cloister.server.traces import work
 
 _KEY = re.compile(r"[!-~]{1,128}")
 _MOST_LISTED = 1000
@@ -146,7 +147,8 @@ async def _create(call: Call) -> SandboxInfo:
     if key is not None and _KEY.fullmatch(key) is None:
         raise RequestError(f"idempotency-key is {quote(key)}; write 1 to 128 ASCII characters")
     origin = Origin(key, None if key is None else hashlib.sha256(data).hexdigest())
-    return info_of(await call.fleet.create(call.caller, spec, origin))
+    with work("create"):
+        return info_of(await call.fleet.create(call.caller, spec, origin))
 
 
 async def _list(call: Call) -> SandboxPage:
