@@ -104,7 +104,7 @@ fn print_syscalls() -> ExitCode {
 
 fn usage() -> ExitCode {
     eprintln!(
-        "usage: cell zygote DESCRIPTOR | cell guest FILES BOUNDING OWN ROOT PIDS PTRACE SETID CORE | \
+        "usage: cell zygote DESCRIPTOR | cell guest FILES BOUNDING OWN ROOT PIDS EGRESS PTRACE SETID CORE | \
          cell unpack DIRECTORY ENTRIES BYTES kept|single | cell machine LAYERS | \
          cell execute DESCRIPTORS PROGRAM [ARGUMENT...] | \
          cell warden PROGRAM [ARGUMENT...] -- SAVER [ARGUMENT...] | cell ticks | cell steps | cell syscalls"

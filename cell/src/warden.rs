@@ -2,7 +2,8 @@
 //! saves its memory when the host says so. It ends with the first.
 //!
 //! The host's word comes on standard error, a socket: one byte, and with it the end of a pipe that is
-//! told how the saving ended. What the programs complain is passed on there; they are given a pipe,
+//! told how the saving ended, or a socket on which connections are asked for. This process is in the
+//! sandbox's network, where everything leads to the gateway; the host is not. What the programs complain is passed on there; they are given a pipe,
 //! since another kernel that lets go of a socket shuts it down for everybody.
 
 use crate::sys::process::{Ended, Pid};
@@ -12,6 +13,7 @@ use std::io;
 use std::os::unix::io::{AsRawFd, OwnedFd};
 
 const SAVE: u8 = b's';
+const DIAL: u8 = b'd';
 const WORD: i32 = 2;
 
 /// Returns only if it could not begin, or its words are not understood.
@@ -38,6 +40,7 @@ fn serve(program: &[CString], saver: &[CString]) -> io::Result<()> {
     // The connection is the program's: while it were open here too, its end would not be seen.
     drop((fd::adopt(0)?, fd::adopt(1)?));
     let mut saving: Option<(Pid, OwnedFd)> = None;
+    let mut dialling: Option<OwnedFd> = None;
     let mut over = None;
     loop {
         let word = if saving.is_none() { WORD } else { -1 };
@@ -45,11 +48,20 @@ fn serve(program: &[CString], saver: &[CString]) -> io::Result<()> {
             fd::wait_for(signals.as_raw_fd(), libc::POLLIN),
             fd::wait_for(word, libc::POLLIN),
             fd::wait_for(complaints.as_raw_fd(), libc::POLLIN),
+            fd::wait_for(dialling.as_ref().map_or(-1, AsRawFd::as_raw_fd), libc::POLLIN),
         ];
         fd::poll(&mut waits, -1)?;
         pass_on(&complaints);
         if waits[1].revents != 0 {
-            saving = begin_to_save(saver, &complaining)?;
+            match hear()? {
+                (SAVE, answer) => saving = Some((start(saver, &complaining)?, answer)),
+                (_, requests) => dialling = Some(requests),
+            }
+        }
+        if waits[3].revents != 0 {
+            if let Some(requests) = dialling.take() {
+                dialling = dial(&requests)?.then(|| requests);
+            }
         }
         if waits[0].revents == 0 {
             continue;
@@ -71,17 +83,31 @@ fn serve(program: &[CString], saver: &[CString]) -> io::Result<()> {
     }
 }
 
-/// Take the host's word, which is to save or the end of everything.
-fn begin_to_save(saver: &[CString], complaining: &OwnedFd) -> io::Result<Option<(Pid, OwnedFd)>> {
+/// Take the host's word and what came with it; the end of its words is the end of everything.
+fn hear() -> io::Result<(u8, OwnedFd)> {
     let (mut byte, mut fds) = ([0u8; 1], Vec::new());
-    match socket::receive(WORD, &mut byte, &mut fds)? {
-        1 if byte[0] == SAVE => {}
+    match (socket::receive(WORD, &mut byte, &mut fds)?, fds.pop()) {
+        (1, Some(fd)) if [SAVE, DIAL].contains(&byte[0]) => Ok((byte[0], fd)),
         _ => process::exit(1),
     }
-    match fds.into_iter().next() {
-        Some(answer) => Ok(Some((start(saver, complaining)?, answer))),
-        None => Err(io::Error::from_raw_os_error(libc::EPROTO)),
+}
+
+/// Begin one connection: `u32 address | u16 port`, answered by `u32 errno` and the socket. False when
+/// nobody asks any more.
+fn dial(requests: &OwnedFd) -> io::Result<bool> {
+    let (mut asked, mut fds) = ([0u8; 6], Vec::new());
+    if socket::receive(requests.as_raw_fd(), &mut asked, &mut fds)? != asked.len() {
+        return Ok(false);
     }
+    let address = u32::from_le_bytes([asked[0], asked[1], asked[2], asked[3]]);
+    let port = u16::from_le_bytes([asked[4], asked[5]]);
+    let (errno, made) = match socket::connect_to(address, port) {
+        Ok(made) => (0, Some(made)),
+        Err(error) => (crate::sys::errno_of(&error) as u32, None),
+    };
+    let fds: Vec<_> = made.iter().map(AsRawFd::as_raw_fd).collect();
+    // Who has gone meanwhile is not answered.
+    Ok(socket::send(requests.as_raw_fd(), &errno.to_le_bytes(), &fds).is_ok())
 }
 
 /// What the host has no room for is dropped: nobody is held up by complaining.

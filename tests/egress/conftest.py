@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import http.server
+import os
 import socket
 import ssl
 import threading
@@ -22,10 +23,40 @@ from cryptography.x509.oid import NameOID
 from cloister import Sandbox
 from cloister.node import Node
 from cloister.policy import Egress
+from cloister.runtime.gvisor.program import candidates
+from cloister.runtime.namespace.ids import find_sub_ids
 
 # Names of nobody (RFC 2606), and the address that the gateway of the tests finds for them.
 NAMES = ("web.test", "other.test", "git.test", "a.wild.test")
 LOOPBACK = "127.0.0.1"
+
+
+# Asked on each wall; the others are about the gateway, which is the same behind all of them.
+ON_EVERY_WALL = {
+    "test_a_fork_has_none_unless_it_is_granted",
+    "test_a_killed_gateway_resets_what_was_open_and_another_serves",
+    "test_a_server_that_speaks_first_is_heard",
+    "test_curl_reaches_an_allowed_host_and_no_other",
+    "test_programs_trust_what_reads_their_requests",
+    "test_python_sends_and_fetches_much",
+    "test_the_proxies_inside_serve_those_who_ask",
+    "test_the_value_is_found_nowhere_but_at_its_host",
+}
+HAS_GVISOR = bool(candidates()) and (os.geteuid() == 0 or find_sub_ids() is not None)
+WALLS = ("namespace", *(("gvisor",) if HAS_GVISOR else ()))
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if metafunc.function.__name__ in ON_EVERY_WALL:
+        metafunc.parametrize("wall", WALLS, indirect=True)
+
+
+@pytest.fixture(autouse=True)
+def wall(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The wall of the sandboxes of a test, where it names none itself."""
+    name: str = getattr(request, "param", "namespace")
+    monkeypatch.setenv("CLOISTER_RUNTIMES", f"internal={name}")
+    return name
 
 
 @dataclass

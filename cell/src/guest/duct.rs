@@ -101,6 +101,11 @@ impl Duct {
         }
     }
 
+    /// Let go of a connection as one that was cut.
+    pub fn cut(self) -> io::Result<()> {
+        self.from.iter().chain(&self.to).try_for_each(socket::reset_when_closed)
+    }
+
     /// The host that asked for this is gone: what comes is dropped, what was to be sent has ended.
     pub fn forsake(&mut self) {
         self.forsaken = true;

@@ -39,6 +39,9 @@ impl Guest {
         let jobs = &self.jobs;
         self.ducts.retain(|duct| jobs.has(duct.job));
         self.ducts.iter_mut().for_each(super::Duct::forsake);
+        if let Some(doors) = &mut self.doors {
+            doors.forget();
+        }
         let pool = fd::open("/dev/urandom", libc::O_WRONLY, 0)?;
         fd::write_all(pool.as_raw_fd(), seed)?;
         tell(renewal, name)?;

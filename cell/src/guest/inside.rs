@@ -1,8 +1,9 @@
 //! The guest as a program: the first process of another kernel, which has taken the place of most of
 //! the wall. It takes its connection from standard input and gives up the rest before it serves.
 
+use super::doors::Doors;
 use super::groups::Groups;
-use super::held;
+use super::{held, redirect, Extra};
 use super::House;
 use crate::contain::capabilities;
 use crate::contain::kernel::PLACEHOLDER;
@@ -20,6 +21,8 @@ struct Words {
     root_caps: u64,
     /// Processes and threads at once, this one included.
     pids: u64,
+    /// Whether what connects anywhere is carried to the host.
+    egress: bool,
     filter: Options,
 }
 
@@ -27,13 +30,14 @@ struct Words {
 pub fn run(arguments: &[String]) -> Option<io::Result<()>> {
     let numbers: Vec<u64> = arguments.iter().map_while(|word| word.parse().ok()).collect();
     match (arguments.len(), numbers.as_slice()) {
-        (8, [open_files, bounding, guest_caps, root_caps, pids, ptrace, set_id, core]) => {
+        (9, [open_files, bounding, guest_caps, root_caps, pids, egress, ptrace, set_id, core]) => {
             Some(begin(&Words {
                 open_files: *open_files,
                 bounding: *bounding,
                 guest_caps: *guest_caps,
                 root_caps: *root_caps,
                 pids: *pids,
+                egress: *egress != 0,
                 filter: Options {
                     allow_ptrace: *ptrace != 0,
                     deny_set_id_bits: *set_id != 0,
@@ -59,6 +63,7 @@ fn begin(words: &Words) -> io::Result<()> {
     }
     let groups = Groups::new(make_groups(words.pids)?);
     held::tell(0, b"")?;
+    let doors = if words.egress { Some(Doors::open(redirect::lead_everything)?) } else { None };
     capabilities::keep(words.bounding, words.guest_caps)?;
     process::prctl(libc::PR_SET_DUMPABLE, 0)?;
     let house = House {
@@ -71,7 +76,7 @@ fn begin(words: &Words) -> io::Result<()> {
     wall::load_filter(&seccomp::compile(&lines, words.filter))?;
     let facts = facts()?;
     drop(log);
-    super::run(control, house, Some(groups), facts, Some(self::facts))
+    super::run(control, house, facts, Extra { groups: Some(groups), again: Some(self::facts), doors })
 }
 
 /// Limit processes by a control group of this kernel's, since on the host each of them is several, and

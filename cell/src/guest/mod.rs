@@ -6,12 +6,14 @@
 
 mod account;
 mod clerk;
+mod doors;
 mod duct;
 mod groups;
 pub mod inside;
 mod held;
 mod jobs;
 mod link;
+mod redirect;
 mod slots;
 mod spawn;
 mod tree;
@@ -22,6 +24,7 @@ use crate::sys::kept::KEEPER_SIGNAL;
 use crate::sys::{libc, process};
 use crate::wire::message::{ToGuest, ToHost};
 use crate::wire::GENERATION;
+use doors::Doors;
 use duct::Duct;
 use groups::Groups;
 use jobs::Jobs;
@@ -66,6 +69,8 @@ struct Guest {
     link: Link,
     jobs: Jobs,
     ducts: Vec<Duct>,
+    /// Its way out, where the host has none of its own in here.
+    doors: Option<Doors>,
 }
 
 /// Serve until the host closes the connection. The end of this process is the end of the sandbox.
@@ -76,7 +81,7 @@ pub fn serve(control: OwnedFd, plan: &Plan, facts: Vec<u8>) -> ! {
         open_files: plan.open_files,
         change_identity: plan.uid_map.iter().map(|range| range.count).sum::<u32>() > 1,
     };
-    let code = match run(control, house, None, facts, None) {
+    let code = match run(control, house, facts, Extra::default()) {
         Ok(()) => 0,
         Err(_) => 1,
     };
@@ -85,13 +90,15 @@ pub fn serve(control: OwnedFd, plan: &Plan, facts: Vec<u8>) -> ! {
 
 type Facts = fn() -> io::Result<Vec<u8>>;
 
-fn run(
-    control: OwnedFd,
-    house: House,
+/// What a guest has that is the first process of another kernel.
+#[derive(Default)]
+struct Extra {
     groups: Option<Groups>,
-    facts: Vec<u8>,
     again: Option<Facts>,
-) -> io::Result<()> {
+    doors: Option<Doors>,
+}
+
+fn run(control: OwnedFd, house: House, facts: Vec<u8>, extra: Extra) -> io::Result<()> {
     process::set_name("cloister-guest")?;
     let mut link = Link::new(control, !house.stream_transport)?;
     link.say(0, &ToHost::Hello { generation: GENERATION, facts })?;
@@ -100,22 +107,28 @@ fn run(
     // Taken, so that no stream is given a number that another has to have in the program.
     let _low = [fd::dup_above(null.as_raw_fd(), 0)?, fd::dup_above(null.as_raw_fd(), 0)?];
     let signals = process::signal_descriptor(&[libc::SIGCHLD, KEEPER_SIGNAL])?;
-    let mut guest = Guest { house, again, link, jobs: Jobs::new(null, groups)?, ducts: Vec::new() };
+    let Extra { groups, again, doors } = extra;
+    let jobs = Jobs::new(null, groups)?;
+    let mut guest = Guest { house, again, link, jobs, ducts: Vec::new(), doors };
     let mut waits: Vec<Wait> = Vec::new();
     loop {
         waits.clear();
         waits.push(fd::wait_for(guest.link.number(), guest.link.wants()));
         waits.push(fd::wait_for(signals.as_raw_fd(), libc::POLLIN));
         guest.jobs.add_waits(&mut waits);
-        let first_duct = waits.len();
+        let first_door = waits.len();
         let room = guest.link.has_room();
+        if let Some(doors) = &guest.doors {
+            doors.add_waits(&mut waits, room);
+        }
+        let first_duct = waits.len();
         for duct in &guest.ducts {
             duct.add_waits(&mut waits, room);
         }
         let hurry = guest.ducts.iter().any(|duct| duct.in_hurry(room));
         fd::poll(&mut waits, if hurry { 0 } else { -1 })?;
 
-        guest.jobs.serve_starting(&waits[2..first_duct], &mut guest.link)?;
+        guest.jobs.serve_starting(&waits[2..first_door], &mut guest.link)?;
         // What has ended comes before what is to begin, which may then be started directly.
         if waits[1].revents != 0 {
             drain(&signals)?;
@@ -125,6 +138,9 @@ fn run(
             return Ok(());
         }
         guest.serve_ducts(&waits[first_duct..])?;
+        if let Some(doors) = &mut guest.doors {
+            doors.serve(&waits[first_door..first_duct], &mut guest.link, &mut guest.ducts)?;
+        }
         guest.end_ducts()?;
     }
 }
@@ -161,9 +177,14 @@ impl Guest {
         match message {
             ToGuest::Ping => self.link.say(id, &ToHost::Pong),
             ToGuest::Hold => self.hold(id),
-            ToGuest::Proceed | ToGuest::Renew { .. } | ToGuest::Answer { .. } => {
-                Err(io::Error::from_raw_os_error(libc::EPROTO))
+            ToGuest::Proceed | ToGuest::Renew { .. } => Err(io::Error::from_raw_os_error(libc::EPROTO)),
+            ToGuest::Answer { bytes } => {
+                if let Some(doors) = &mut self.doors {
+                    doors.answer(id, &bytes);
+                }
+                Ok(())
             }
+            ToGuest::Close { stream: u8::MAX } => self.cut(id),
             ToGuest::Start(start) => {
                 let outcome = spawn::start(&self.house, &mut self.jobs, &mut self.ducts, id, &start, fds);
                 self.answer(id, outcome)
@@ -208,6 +229,18 @@ impl Guest {
         }
     }
 
+    /// Cut a connection that was accepted here; one that is over already cannot be.
+    fn cut(&mut self, id: u32) -> io::Result<()> {
+        let (cut, others) = self.ducts.drain(..).partition::<Vec<_>, _>(|duct| duct.job == id);
+        self.ducts = others;
+        if let (Some(doors), false) = (&mut self.doors, cut.is_empty()) {
+            doors.ended();
+        }
+        // One that the program has let go of meanwhile takes no more settings.
+        cut.into_iter().for_each(|duct| drop(duct.cut()));
+        Ok(())
+    }
+
     fn answer(&mut self, id: u32, outcome: Result<(), Refused>) -> io::Result<()> {
         match outcome {
             Ok(()) => Ok(()),
@@ -239,6 +272,9 @@ impl Guest {
         });
         for id in ended {
             let last = !self.ducts.iter().any(|duct| duct.job == id);
+            if let (Some(doors), true) = (&mut self.doors, last && doors::is_ours(id)) {
+                doors.ended();
+            }
             self.jobs.duct_ended(id, last, &mut self.link)?;
         }
         Ok(())

@@ -211,3 +211,124 @@ pub fn raise_loopback() -> io::Result<()> {
     check(unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCSIFFLAGS, &request) } as libc::c_long)?;
     Ok(())
 }
+
+/// Who sent a datagram.
+pub struct Peer(libc::sockaddr_in);
+
+pub fn accept(listening: &impl AsRawFd) -> io::Result<OwnedFd> {
+    let flags = libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+    // SAFETY: creates a descriptor; the address is not asked for.
+    let taken =
+        unsafe { libc::accept4(listening.as_raw_fd(), std::ptr::null_mut(), std::ptr::null_mut(), flags) };
+    check(taken as libc::c_long).map(from_raw)
+}
+
+/// Where a connection that was led here was meant to go.
+pub fn original_destination(socket: &impl AsRawFd) -> io::Result<(u32, u16)> {
+    const SO_ORIGINAL_DST: libc::c_int = 80;
+    let mut address = loopback(0);
+    let mut length = std::mem::size_of::<libc::sockaddr_in>() as libc::socklen_t;
+    // SAFETY: the kernel writes at most one sockaddr_in.
+    check(unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_IP,
+            SO_ORIGINAL_DST,
+            (&mut address as *mut libc::sockaddr_in).cast(),
+            &mut length,
+        )
+    } as libc::c_long)?;
+    Ok((u32::from_be(address.sin_addr.s_addr), u16::from_be(address.sin_port)))
+}
+
+pub fn receive_from(socket: &impl AsRawFd, buffer: &mut [u8]) -> io::Result<(usize, Peer)> {
+    let mut peer = Peer(loopback(0));
+    let mut length = std::mem::size_of::<libc::sockaddr_in>() as libc::socklen_t;
+    // SAFETY: the kernel writes into the buffer, and at most one sockaddr_in.
+    let count = check(unsafe {
+        libc::recvfrom(
+            socket.as_raw_fd(),
+            buffer.as_mut_ptr().cast(),
+            buffer.len(),
+            0,
+            (&mut peer.0 as *mut libc::sockaddr_in).cast(),
+            &mut length,
+        )
+    } as libc::c_long)?;
+    Ok((count as usize, peer))
+}
+
+pub fn send_to(socket: &impl AsRawFd, bytes: &[u8], peer: &Peer) -> io::Result<()> {
+    // SAFETY: the kernel reads the bytes, and one sockaddr_in of the stated size.
+    check(unsafe {
+        libc::sendto(
+            socket.as_raw_fd(),
+            bytes.as_ptr().cast(),
+            bytes.len(),
+            libc::MSG_NOSIGNAL,
+            (&peer.0 as *const libc::sockaddr_in).cast(),
+            std::mem::size_of::<libc::sockaddr_in>() as u32,
+        )
+    } as libc::c_long)?;
+    Ok(())
+}
+
+/// Begin to connect; whoever has the socket waits for what comes of it.
+pub fn connect_to(address: u32, port: u16) -> io::Result<OwnedFd> {
+    let flags = libc::SOCK_STREAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+    // SAFETY: creates a descriptor.
+    let socket = check(unsafe { libc::socket(libc::AF_INET, flags, 0) } as libc::c_long).map(from_raw)?;
+    let mut target = loopback(port);
+    target.sin_addr.s_addr = address.to_be();
+    // SAFETY: the kernel reads one sockaddr_in of the stated size.
+    let begun = check(unsafe {
+        libc::connect(
+            socket.as_raw_fd(),
+            (&target as *const libc::sockaddr_in).cast(),
+            std::mem::size_of::<libc::sockaddr_in>() as u32,
+        )
+    } as libc::c_long);
+    match begun {
+        Err(error) if error.raw_os_error() == Some(libc::EINPROGRESS) => Ok(socket),
+        other => other.map(|_| socket),
+    }
+}
+
+/// Let closing a connection be a reset: it was cut, and has not ended.
+pub fn reset_when_closed(socket: &impl AsRawFd) -> io::Result<()> {
+    let linger = libc::linger { l_onoff: 1, l_linger: 0 };
+    // SAFETY: the kernel reads one linger.
+    check(unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_LINGER,
+            (&linger as *const libc::linger).cast(),
+            std::mem::size_of::<libc::linger>() as u32,
+        )
+    } as libc::c_long)?;
+    Ok(())
+}
+
+/// Replace a table of iptables by the bytes that `make` returns for where `count` old counters go.
+pub fn replace_table(make: impl FnOnce(u64) -> Vec<u8>, count: usize) -> io::Result<()> {
+    const IPT_SO_SET_REPLACE: libc::c_int = 64;
+    let flags = libc::SOCK_RAW | libc::SOCK_CLOEXEC;
+    // SAFETY: creates a descriptor.
+    let socket = check(unsafe { libc::socket(libc::AF_INET, flags, libc::IPPROTO_RAW) } as libc::c_long)
+        .map(from_raw)?;
+    let mut counters = vec![[0u64; 2]; count];
+    let table = make(counters.as_mut_ptr() as u64);
+    // SAFETY: the kernel reads the table, and writes no more counters than there are.
+    check(unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_IP,
+            IPT_SO_SET_REPLACE,
+            table.as_ptr().cast(),
+            table.len() as u32,
+        )
+    } as libc::c_long)?;
+    drop(counters);
+    Ok(())
+}

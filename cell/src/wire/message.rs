@@ -26,7 +26,6 @@ pub const HELD: u8 = 37;
 pub const ACCEPTED: u8 = 38;
 pub const ASKED: u8 = 39;
 
-#[cfg_attr(not(test), allow(dead_code))]
 /// Requests that the guest makes have numbers from here on.
 pub const FIRST_OF_GUEST: u32 = 1 << 31;
 

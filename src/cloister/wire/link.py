@@ -13,11 +13,14 @@ from typing import Protocol
 from cloister.errors import CloisterError, GuestGone, ProtocolViolation
 from cloister.wire.frames import MAX_FROM_GUEST, Assembler
 from cloister.wire.messages import (
+    CUT,
     FIRST_OF_GUEST,
     GENERATION,
+    Accepted,
     Hello,
     Message,
     decode_message,
+    encode_close,
     encode_hold,
     encode_ping,
     encode_proceed,
@@ -231,6 +234,9 @@ class Link:
         if id >= FIRST_OF_GUEST and id not in self._listeners:
             if self.on_request is not None:
                 self.on_request(id, message)
+            elif isinstance(message, Accepted):
+                # Nobody is there to carry it, so that it leads nowhere.
+                self.send(encode_close(id, CUT))
             return
         # An answer to a request that nobody made, or that has been given up, is dropped here.
         listener = self._listeners.get(id)

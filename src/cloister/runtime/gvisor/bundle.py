@@ -23,11 +23,15 @@ _NAMES = {
     7: "CAP_SETUID",
     8: "CAP_SETPCAP",
     10: "CAP_NET_BIND_SERVICE",
+    12: "CAP_NET_ADMIN",
+    13: "CAP_NET_RAW",
     18: "CAP_SYS_CHROOT",
     21: "CAP_SYS_ADMIN",
 }
 # What the guest needs until it serves: to lower its own rights, and to limit its processes.
 _AT_FIRST = 1 << 8 | 1 << 21
+# And to lead every connection to itself, where there is a way out.
+_FOR_EGRESS = 1 << 12 | 1 << 13
 # What runsc needs in its own user namespace: the namespaces, roots and mounts of its two halves,
 # files of every owner for one, traced processes for the other; and nothing beyond that namespace.
 _SYS_CHROOT, _SYS_PTRACE, _SYS_ADMIN, _MKNOD, _SETFCAP = 18, 19, 21, 27, 31
@@ -68,6 +72,8 @@ def kernel_of(
         "--file-access-mounts=shared",
         "--overlay2=none",
         "--host-uds=none",
+        # What runs inside has not the right to them: the guest leads connections by one.
+        *(("--net-raw",) if plan.room.egress else ()),
     )
     save = (*command, "checkpoint", f"--image-path=/{_IMAGE}", _CONTAINER)
     return Kernel(
@@ -102,7 +108,8 @@ def kernel_rlimits(rlimits: tuple[tuple[int, int, int], ...]) -> tuple[tuple[int
 
 def _specification(policy: Policy, plan: Plan) -> dict[str, Any]:
     room = plan.room
-    first = _names(room.guest_capabilities | _AT_FIRST)
+    at_first = _AT_FIRST | (_FOR_EGRESS if room.egress else 0)
+    first = _names(room.guest_capabilities | at_first)
     words = (
         room.open_files,
         room.bounding,
@@ -110,6 +117,7 @@ def _specification(policy: Policy, plan: Plan) -> dict[str, Any]:
         room.root_capabilities,
         # The guest itself is one more.
         policy.limits.pids + 1,
+        int(room.egress),
         int(room.allow_ptrace),
         int(room.deny_set_id_bits),
         int(any(number == resource.RLIMIT_CORE and hard for number, _, hard in room.rlimits)),
@@ -126,7 +134,7 @@ def _specification(policy: Policy, plan: Plan) -> dict[str, Any]:
             "cwd": "/",
             "noNewPrivileges": True,
             "capabilities": {
-                "bounding": _names(room.guest_capabilities | room.bounding | _AT_FIRST),
+                "bounding": _names(room.guest_capabilities | room.bounding | at_first),
                 "effective": first,
                 "permitted": first,
             },

@@ -21,6 +21,7 @@ from cloister.errors import (
 from cloister.model import SandboxId, new_sandbox_id
 from cloister.policy import STRENGTHS, Policy, RuntimeFacts
 from cloister.runtime.base import Guest, Posture
+from cloister.runtime.dialler import Dialler
 from cloister.runtime.ground import BARE, Ground
 from cloister.runtime.gvisor.bundle import kernel_of, kernel_rlimits, restoring
 from cloister.runtime.gvisor.program import INSTALL, Runsc, candidates, find_runsc
@@ -31,10 +32,14 @@ from cloister.runtime.namespace.guest import NamespaceGuest
 from cloister.runtime.namespace.runtime import cell_binary
 from cloister.runtime.namespace.spare import AFTER_START_S, Spare
 from cloister.runtime.plan import Plan, Room
+from cloister.runtime.way_out import WayOut
+from cloister.wire import Link
 
 # Three starts of a large program, which on a busy machine take their time.
 _GREETING_S = 60.0
 _MAX_LOG = 4096
+# The word with which the warden is told where connections are asked for.
+_DIAL = b"d"
 # Policies whose plans are remembered.
 _ROOMS = 64
 # What runsc itself takes, beside what runs inside.
@@ -50,9 +55,13 @@ class GvisorGuest(NamespaceGuest):
     runtime = "gvisor"
     shares_kernel = False
     word: socket.socket | None = None
+    way_out: WayOut | None = None
 
     def close(self) -> None:
         """Let go of what its runtime holds for it beside its link."""
+        if self.way_out is not None:
+            self.way_out.close()
+            self.way_out = None
         if self.word is not None:
             self.word.close()
             self.word = None
@@ -73,7 +82,7 @@ class GvisorRuntime:
     def __init__(self, launching: NamespaceRuntime) -> None:
         self._launching = launching
         # The part of a plan that sandboxes of one policy share, with the launcher's it was made of.
-        self._rooms: dict[tuple[Policy, bool], tuple[Room, Room]] = {}
+        self._rooms: dict[tuple[Policy, bool, bool], tuple[Room, Room]] = {}
         self._spare = Spare(self._launch_spare, launching.end, launching.another, over_streams=True)
 
     def facts(self) -> RuntimeFacts:
@@ -98,16 +107,13 @@ class GvisorRuntime:
         return self._launching.memory_place(id)
 
     def with_way_out(self, ground: Ground, policy: Policy) -> Ground:
-        """Refuse: this wall has no way out yet."""
-        raise Unsupported(
-            'the runtime "gvisor" has no way out; leave egress out of the policy, or name '
-            'runtime = "namespace"'
-        )
+        """Return the ground with what the policy's egress needs of it."""
+        return self._launching.with_way_out(ground, policy)
 
     def plan(self, id: SandboxId, policy: Policy, ground: Ground = BARE) -> Plan:
         """Return what the launcher will be told."""
         runsc = find_runsc()
-        key = (policy, ground.disk is not None)
+        key = (policy, ground.disk is not None, ground.has_egress)
         if key in self._rooms and not ground.volumes and not ground.files:
             spare = self._spare.plan_for(self._rooms[key][1])
             if spare is not None:
@@ -127,7 +133,7 @@ class GvisorRuntime:
         room = self._room(key, plan.room)
         return dataclasses.replace(plan, room=room, kernel=kernel, stream_transport=True)
 
-    def _room(self, key: tuple[Policy, bool], launchers: Room) -> Room:
+    def _room(self, key: tuple[Policy, bool, bool], launchers: Room) -> Room:
         known = self._rooms.get(key)
         if known is not None and known[0] is launchers:
             return known[1]
@@ -219,6 +225,8 @@ class GvisorRuntime:
                 raise
             # Kept open: its end is the end of the sandbox, and by it runsc is told to save.
             guest.word = reading
+            if plan.room.egress:
+                guest.way_out = _lead_out(guest.link, reading)
             return guest
         finally:
             writing.close()
@@ -261,6 +269,14 @@ def _kernel_policy(policy: Policy) -> Policy:
     memory = None if limits.memory is None else limits.memory + _OWN_MEMORY_BYTES
     pids = limits.pids * _THREADS_EACH + _OWN_THREADS
     return policy.replace(limits=limits.replace(memory=memory or "unlimited", pids=pids))
+
+
+def _lead_out(link: Link, word: socket.socket) -> WayOut:
+    """Carry what connects inside to the doors of the network around it."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with theirs:
+        socket.send_fds(word, [_DIAL], [theirs.fileno()])
+    return WayOut(link, Dialler(ours))
 
 
 def _outside(runsc: Runsc, guest: GvisorGuest) -> dict[str, str]:
