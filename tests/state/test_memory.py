@@ -12,6 +12,7 @@ import pytest
 from cloister import Sandbox
 from cloister.errors import Busy, HostError, RequestError, Unsupported
 from cloister.node.memory_key import SETTING
+from cloister.runtime.doors import HTTP_PROXY_PORT
 from cloister.runtime.gvisor.program import candidates
 from cloister.runtime.namespace.ids import find_sub_ids
 from cloister.store import Store
@@ -130,3 +131,29 @@ async def test_a_wall_that_shares_the_hosts_kernel_refuses_to_save_memory(make: 
         with pytest.raises(Unsupported, match="cannot save memory"):
             await sandbox.snapshot("here", memory=True)
         assert (await sandbox.run("echo still here")).stdout == "still here\n"
+
+
+async def test_a_way_out_is_there_again_after_memory_was_saved_and_what_was_open_is_cut(
+    make: Make,
+) -> None:
+    holding = f"""
+import socket
+with socket.create_connection(("127.0.0.1", {HTTP_PROXY_PORT})) as proxy:
+    print("open", flush=True)
+    try:
+        print("ended" if not proxy.recv(1) else "heard")
+    except ConnectionResetError:
+        print("cut")
+"""
+    asking = ["curl", "-sS", "-x", f"http://127.0.0.1:{HTTP_PROXY_PORT}", "http://denied.test/"]
+    async with make(trust="untrusted", keep="task", egress=["allowed.test"]) as sandbox:
+        program = await sandbox.start(["python3", "-u", "-c", holding])
+        assert await program.stdout.read() == b"open\n"
+        await sandbox.snapshot("here", memory=True)
+        assert await program.stdout.read() == b"cut\n"
+        assert "denied" in (await sandbox.run(asking)).stdout
+        with pytest.raises(RequestError, match="grants=True"):
+            await Sandbox.fork("task@here")
+        async with Sandbox.fork("task@here", grants=True) as (fork,):
+            assert "denied" in (await fork.run(asking)).stdout
+            assert (await fork.traffic()).denied

@@ -21,12 +21,20 @@ class Dialler:
         self._end = end
         self._loop = asyncio.get_running_loop()
         self._turn = asyncio.Lock()
+        self._is_lost = False
+        self._exchanges: set[asyncio.Future[socket.socket]] = set()
 
     async def dial(self, address: int, port: int) -> socket.socket:
         """Return a socket that is connected to an address, or raise OSError."""
-        async with self._turn, asyncio.timeout(_ANSWER_S):
-            await self._loop.sock_sendall(self._end, _REQUEST.pack(address, port))
-            sock = await self._answer()
+        exchange = asyncio.ensure_future(self._exchange(address, port))
+        self._exchanges.add(exchange)
+        exchange.add_done_callback(self._exchanges.discard)
+        try:
+            # To its end, whoever waits for it: the next answer would be taken for another's.
+            sock = await asyncio.shield(exchange)
+        except asyncio.CancelledError:
+            exchange.add_done_callback(_close_unwanted)
+            raise
         try:
             _require_connection(sock)
             await self._wait_connected(sock)
@@ -35,13 +43,26 @@ class Dialler:
             raise
         return sock
 
+    async def _exchange(self, address: int, port: int) -> socket.socket:
+        async with self._turn:
+            if self._is_lost:
+                raise ConnectionError("the sandbox's network does not answer")
+            try:
+                async with asyncio.timeout(_ANSWER_S):
+                    await self._loop.sock_sendall(self._end, _REQUEST.pack(address, port))
+                    return await self._answer()
+            except TimeoutError:
+                self._is_lost = True
+                raise
+
     async def _answer(self) -> socket.socket:
         arrived = asyncio.Event()
         self._loop.add_reader(self._end, arrived.set)
         try:
             await arrived.wait()
         finally:
-            self._loop.remove_reader(self._end)
+            if self._end.fileno() >= 0:
+                self._loop.remove_reader(self._end)
         data, fds, _, _ = socket.recv_fds(self._end, _ANSWER.size, 1, socket.MSG_CMSG_CLOEXEC)
         if len(data) != _ANSWER.size or len(fds) != 1:
             for fd in fds:
@@ -64,7 +85,16 @@ class Dialler:
 
     def close(self) -> None:
         """Begin no more of them."""
+        self._is_lost = True
+        for exchange in self._exchanges:
+            exchange.cancel()
+        self._loop.remove_reader(self._end)
         self._end.close()
+
+
+def _close_unwanted(exchange: asyncio.Future[socket.socket]) -> None:
+    if not exchange.cancelled() and exchange.exception() is None:
+        exchange.result().close()
 
 
 def _require_connection(sock: socket.socket) -> None:
