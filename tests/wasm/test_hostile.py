@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
+import select
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -205,8 +207,47 @@ async def test_a_worker_that_is_killed_is_a_result_and_the_next_call_has_another
         call = asyncio.create_task(sandbox.run_module(module("loop"), say=say))
         await asyncio.wait_for(printed.wait(), 60)
         for pid in sandbox.host_pids:
-            if b"worker.py" in Path(f"/proc/{pid}/cmdline").read_bytes():
+            if b"worker.py" in _command(pid):
                 os.kill(pid, 9)
         result = await asyncio.wait_for(call, 60)
         assert result.reason is Reason.SIGNAL and result.signal == 9
         assert (await sandbox.run_module(module("echo"))).exit_code == 3
+
+
+OWNER = """
+import asyncio, sys
+from pathlib import Path
+from cloister import Sandbox
+
+async def main():
+    async with Sandbox(runtime="wasm") as sandbox:
+        async def say(stream, data):
+            print(*sandbox.host_pids, flush=True)
+        await sandbox.run_module(Path(sys.argv[1]), say=say)
+
+asyncio.run(main())
+"""
+
+
+async def test_killing_the_owner_leaves_no_worker(module: Module, tmp_path: Path) -> None:
+    (tmp_path / "loop.wasm").write_bytes(module("loop"))
+    owner = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", OWNER, str(tmp_path / "loop.wasm")), stdout=asyncio.subprocess.PIPE
+    )
+    assert owner.stdout is not None
+    pids = [int(word) for word in (await asyncio.wait_for(owner.stdout.readline(), 60)).split()]
+    assert any(b"worker.py" in _command(pid) for pid in pids)
+    ends = [os.pidfd_open(pid) for pid in pids]
+    owner.kill()
+    await owner.wait()
+    try:
+        for end in ends:
+            # Readable once the process has gone.
+            assert await asyncio.to_thread(select.select, [end], [], [], 60) != ([], [], [])
+    finally:
+        for end in ends:
+            os.close(end)
+
+
+def _command(pid: int) -> bytes:
+    return Path(f"/proc/{pid}/cmdline").read_bytes()

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from cloister.sandbox.sandbox import Sandbox
 
 MAX_MODULE_BYTES = 64 * 2**20
+_BEGINNING = b"\0asm"
 MAX_STDIN_BYTES = 64 * 2**20
 # At once in one sandbox; more calls wait for their turn.
 _WORKERS = 8
@@ -124,6 +125,11 @@ class Modules:
             raise RequestError(
                 f"the module {quote(call.argv[0])} is larger than {MAX_MODULE_BYTES} bytes; "
                 "strip it of names and debug information"
+            )
+        if not module.startswith(_BEGINNING):
+            raise RequestError(
+                f"the module cannot be run: {quote(call.argv[0])} is no WebAssembly; give a module "
+                'for WASI preview 1, or name runtime = "namespace" for programs'
             )
         return hashlib.sha256(module).digest(), module
 
