@@ -242,8 +242,9 @@ fn kernel(r: &mut Reader<'_>) -> Result<Kernel, Malformed> {
         written: r.list(pair)?,
         capabilities: r.u64()?,
     };
-    let plain =
-        |name: &Vec<u8>| !name.is_empty() && name.iter().all(|b| b.is_ascii_alphanumeric() || b"._".contains(b));
+    let plain = |name: &Vec<u8>| {
+        !name.is_empty() && name.iter().all(|b| b.is_ascii_alphanumeric() || b"._".contains(b))
+    };
     let names = kernel.shown.iter().chain(&kernel.made).chain(&kernel.written).all(|(name, _)| plain(name));
     match kernel.argv.is_empty() || !names {
         true => Err(Malformed("a kernel of its own has no program, or a file of no plain name")),

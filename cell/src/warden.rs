@@ -60,7 +60,7 @@ fn serve(program: &[CString], saver: &[CString]) -> io::Result<()> {
         }
         if waits[3].revents != 0 {
             if let Some(requests) = dialling.take() {
-                dialling = dial(&requests)?.then(|| requests);
+                dialling = dial(&requests)?.then_some(requests);
             }
         }
         if waits[0].revents == 0 {

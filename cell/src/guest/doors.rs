@@ -52,8 +52,8 @@ impl Doors {
     }
 
     pub fn serve(&mut self, waits: &[Wait], link: &mut Link, ducts: &mut Vec<Duct>) -> io::Result<()> {
-        for number in 0..self.listening.len() {
-            if waits[number].revents != 0 {
+        for (number, wait) in waits[..self.listening.len()].iter().enumerate() {
+            if wait.revents != 0 {
                 self.accept(number, link, ducts)?;
             }
         }

@@ -27,7 +27,9 @@ impl Guest {
             match self.link.next()? {
                 None => {}
                 Some((_, ToGuest::Proceed)) => return Ok(()),
-                Some((_, ToGuest::Renew { renewal, seed, name })) => return self.renew(renewal, &seed, &name),
+                Some((_, ToGuest::Renew { renewal, seed, name })) => {
+                    return self.renew(renewal, &seed, &name)
+                }
                 Some(_) => return Err(io::Error::from_raw_os_error(libc::EPROTO)),
             }
         }

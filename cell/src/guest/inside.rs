@@ -3,8 +3,8 @@
 
 use super::doors::Doors;
 use super::groups::Groups;
-use super::{held, redirect, Extra};
 use super::House;
+use super::{held, redirect, Extra};
 use crate::contain::capabilities;
 use crate::contain::kernel::PLACEHOLDER;
 use crate::contain::posture::{field, interfaces, read_small};

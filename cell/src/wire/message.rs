@@ -68,13 +68,29 @@ pub struct File {
 #[derive(Debug, PartialEq, Eq, Clone)]
 pub enum ToGuest {
     Start(Start),
-    Signal { signal: u8, reach: Reach },
-    Resize { rows: u16, cols: u16 },
-    Dial { port: u16 },
+    Signal {
+        signal: u8,
+        reach: Reach,
+    },
+    Resize {
+        rows: u16,
+        cols: u16,
+    },
+    Dial {
+        port: u16,
+    },
     File(File),
-    Data { stream: u8, bytes: Vec<u8> },
-    Close { stream: u8 },
-    Credit { stream: u8, bytes: u32 },
+    Data {
+        stream: u8,
+        bytes: Vec<u8>,
+    },
+    Close {
+        stream: u8,
+    },
+    Credit {
+        stream: u8,
+        bytes: u32,
+    },
     Ping,
     /// Send nothing more, after one HELD, until PROCEED or RENEW.
     Hold,

@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -89,9 +90,13 @@ def find_qemu() -> Qemu:
 
 
 def find_kernel() -> MachineKernel | None:
-    """Return the newest kernel for machines: the one that is named, ours, or the host's."""
+    """Return the newest kernel for machines: the one that is named, ours, or the host's.
+
+    Ours is in the state directory, or came with the installation, as `make setup` has it.
+    """
     given = os.environ.get(KERNEL_SETTING)
-    places = [Path(given)] if given else [machine_place() / "kernel", Path("/")]
+    installed = Path(sys.prefix, "state", "microvm", "kernel")
+    places = [Path(given)] if given else [machine_place() / "kernel", installed, Path("/")]
     for place in places:
         images = sorted(place.glob("boot/vmlinuz-*"), key=lambda path: _numbers(path.name))
         # Of the host's own kernels only those that are made for machines are known to fit.
