@@ -140,6 +140,12 @@ def web(documents: Path) -> Iterator[FarEnd]:
     yield from _serve(documents, None)
 
 
+@pytest.fixture
+def other_web(documents: Path) -> Iterator[FarEnd]:
+    """Another one, which nobody may reach."""
+    yield from _serve(documents, None)
+
+
 @pytest.fixture(scope="session")
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A certificate for all names of the tests, with its key, signed by itself."""

@@ -78,7 +78,7 @@ class Egress:
         connect = request.connect if isinstance(request, HttpRequest) else request
         for each in self.allow:
             if each.matches(connect):
-                name = f"egress {each}"
+                name = f"egress.allow {each.host if each.ports == WEB_PORTS else each}"
                 return Decided(Effect.ALLOW, name, f'the policy has the rule "{name}"')
         return None
 

@@ -89,8 +89,8 @@ def decide(request: Connect | HttpRequest, policy: Policy = POLICY) -> Verdict:
         ("git.example.org", "POST", "/a/git-upload-pack", "allow", "the rest of the host"),
         ("git.example.org", "GET", "/a/../git-receive-pack", "allow", "the rest of the host"),
         ("files.example.net", "PUT", "/x", "deny", "no uploads"),
-        ("files.example.net", "GET", "/x", "allow", "egress files.example.net:443:80"),
-        ("packages.example.net", "PUT", "/x", "allow", "egress packages.example.net:443:80"),
+        ("files.example.net", "GET", "/x", "allow", "egress.allow files.example.net"),
+        ("packages.example.net", "PUT", "/x", "allow", "egress.allow packages.example.net"),
         ("other.example.net", "GET", "/x", "deny", "default"),
     ],
 )
@@ -107,7 +107,7 @@ def test_the_first_rule_that_matches_decides(
         # Which request it will be is not known yet; one of them may be sent.
         ("api.example.org", 443, "allow", "read our repository"),
         ("git.example.org", 443, "allow", "pushing needs a person"),
-        ("files.example.net", 443, "allow", "egress files.example.net:443:80"),
+        ("files.example.net", 443, "allow", "egress.allow files.example.net"),
         ("shell.example.org", 22, "ask", "a person says"),
         ("shell.example.org", 443, "deny", "default"),
         ("bad.example.org", 443, "deny", "never"),
