@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
+import numpy
 import pytest
 from e2b import Sandbox
 
@@ -27,6 +28,31 @@ sandboxes = 3
 """
 
 
+# What draws figures here draws them inside too, if both are of one version of Python.
+HAS_PLOTS = KERNEL.is_dir() and (
+    subprocess.run(
+        ["/usr/bin/python3", "-c", "import sys; print(sys.version_info[:2])"],
+        capture_output=True,
+        text=True,
+    ).stdout.strip()
+    == str(sys.version_info[:2])
+)
+
+
+def _add_plots(kernel: Path) -> None:
+    """Put matplotlib, and what it needs, where sandboxes see their kernel."""
+    site = Path(numpy.__file__).parents[1]
+    for name in (
+        *("numpy", "numpy.libs", "matplotlib", "mpl_toolkits", "PIL", "pillow.libs", "contourpy"),
+        *("cycler", "dateutil", "six.py", "kiwisolver", "packaging", "pyparsing", "fontTools"),
+    ):
+        target = kernel / name
+        if (site / name).is_dir() and not target.exists():
+            shutil.copytree(site / name, target, copy_function=os.link)
+        elif (site / name).is_file() and not target.exists():
+            os.link(site / name, target)
+
+
 class Server:
     """A `cloister serve` of its own, and tokens for it."""
 
@@ -39,6 +65,8 @@ class Server:
         self.environment = {**os.environ, "CLOISTER_STATE": str(self.state)}
         if KERNEL.is_dir():
             shutil.copytree(KERNEL, self.state / "kernel", copy_function=os.link)
+            if HAS_PLOTS:
+                _add_plots(self.state / "kernel")
         self.url = ""
         self.process: subprocess.Popen[str] | None = None
 

@@ -11,6 +11,8 @@ import pytest
 from e2b.exceptions import NotFoundException, SandboxException, TimeoutException
 from e2b_code_interpreter import Sandbox
 
+from .conftest import HAS_PLOTS
+
 KERNEL = Path(__file__).parents[2] / ".venv" / "state" / "kernel"
 
 pytestmark = pytest.mark.skipif(
@@ -73,6 +75,23 @@ Picture()
     (result,) = box.run_code(code).results
     assert base64.b64decode(result.png) == b"\x89PNG fake"
     assert result.is_main_result
+
+
+if HAS_PLOTS:
+
+    def test_a_figure_comes_as_a_picture_and_as_what_it_shows(box: Sandbox) -> None:
+        code = """
+import matplotlib.pyplot as plt
+plt.bar(["a", "b"], [1, 2], label="group")
+plt.title("Bars")
+plt.show()
+"""
+        (shown,) = box.run_code(code, timeout=110).results
+        assert base64.b64decode(shown.png).startswith(b"\x89PNG")
+        chart = shown.chart
+        assert (chart.type.value, chart.title) == ("bar", "Bars")
+        told = [(each.label, each.group, each.value) for each in chart.elements]
+        assert told == [("a", "group", 1.0), ("b", "group", 2.0)]
 
 
 def test_ipython_works(box: Sandbox) -> None:

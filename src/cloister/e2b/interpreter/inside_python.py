@@ -28,24 +28,29 @@ _DRAIN_S = 1.0
 
 def main() -> None:
     """Say on which port kernels are to be had, and make one for each who asks."""
+    charts, *further = sys.argv[1:]
+    del sys.argv[1:]
     if importlib.util.find_spec("ipykernel") is None:
         # Last: what the image has of the same name is what its own code was written for.
-        sys.path.extend(sys.argv[1:])
+        sys.path.extend(further)
         if importlib.util.find_spec("ipykernel") is None:
             print(json.dumps({"missing": "ipykernel"}), flush=True)
             return
     for name in _UNWANTED:
         sys.modules[name] = None  # type: ignore[assignment]
     os.environ.setdefault("MPLBACKEND", "module://matplotlib_inline.backend_inline")
-    kernel = make_kernel()
+    kernel = make_kernel(charts)
     listener = socket.create_server(("127.0.0.1", 0), backlog=_MAXIMUM_KERNELS)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     print(json.dumps({"port": listener.getsockname()[1]}), flush=True)
     serve(listener, kernel)
 
 
-def make_kernel() -> Any:
-    """Return a kernel that has not run anything and has no threads, so that it can be forked."""
+def make_kernel(charts: str) -> Any:
+    """Return a kernel that has not run anything and has no threads, so that it can be forked.
+
+    `charts` is the program that reads figures.
+    """
     from ipykernel.ipkernel import IPythonKernel
     from jupyter_client.session import Session
     from traitlets.config import Config
@@ -71,11 +76,11 @@ def make_kernel() -> Any:
 
     kernel.log = logging.getLogger("kernel")
     kernel.log.setLevel(logging.CRITICAL)
-    _add_formatters(kernel.shell)
+    _add_formatters(kernel.shell, charts)
     return kernel
 
 
-def _add_formatters(shell: Any) -> None:
+def _add_formatters(shell: Any, charts: str) -> None:
     from IPython.core.formatters import BaseFormatter
     from traitlets import ObjectName, Unicode
 
@@ -86,7 +91,29 @@ def _add_formatters(shell: Any) -> None:
         print_method = ObjectName("_repr_e2b_data_")
         _return_type = dict
 
+    class ChartFormatter(BaseFormatter):  # type: ignore[misc]
+        """Figures as what they show."""
+
+        format_type = Unicode("e2b/chart")
+        print_method = ObjectName("_repr_e2b_chart_")
+        _return_type = dict
+
+        def __call__(self, shown: Any) -> Any:
+            # Not by its type: matplotlib takes figures from all formatters that it does not know.
+            kinds = ((kind.__module__, kind.__name__) for kind in type(shown).__mro__)
+            return chart(shown) if ("matplotlib.figure", "Figure") in kinds else None
+
+    def chart(figure: Any) -> Any:
+        known: dict[str, Any] = {}
+        try:
+            exec(compile(charts, "<charts>", "exec"), known)  # noqa: S102
+            return known["chart_of"](figure)
+        except Exception:
+            # A picture that cannot be read is still a picture.
+            return None
+
     formatters = shell.display_formatter.formatters
+    formatters["e2b/chart"] = ChartFormatter(parent=shell.display_formatter)
     data = formatters["e2b/data"] = DataFormatter(parent=shell.display_formatter)
     data.for_type_by_name("pandas.core.frame", "DataFrame", _columns)
     for kind in (dict, list):

@@ -16,6 +16,7 @@ from cloister.sandbox import Process, Sandbox
 from cloister.wire.streams import Incoming
 
 _SOURCE = Path(__file__).with_name("inside_python.py").read_text()
+_CHARTS = Path(__file__).with_name("inside_charts.py").read_text()
 _READY_S = 60.0
 _LINE_BYTES = 4096
 
@@ -71,7 +72,7 @@ class PythonNursery:
         env = {**self._person.variables, **self._variables, "PYTHONDONTWRITEBYTECODE": "1"}
         try:
             process = await self._sandbox.start(
-                ["python3", "-c", _SOURCE, *shown_library(self._sandbox)],
+                ["python3", "-c", _SOURCE, _CHARTS, *shown_library(self._sandbox)],
                 cwd=self._person.home,
                 env=env,
                 user=self._person.user,
