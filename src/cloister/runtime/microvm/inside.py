@@ -36,16 +36,20 @@ def plan_inside(policy: Policy, ground: Ground) -> tuple[Plan, tuple[str | None,
     policy = policy.replace(limits=policy.limits.replace(cpus="unlimited"), mounts=())
     whole = ids.root_map(_FIRST_ID)
     identities = Identities(whole, whole, _FIRST_ID, User(0, 0), True)
-    room = make_room(policy, ground, _GROUPS, _LAUNCHER, init=User(0, 0), single=False, idmap=True)
+    own = dataclasses.replace(ground, disk=GroundDisk(_SCRATCH, (), durable=False))
+    room = make_room(policy, own, _GROUPS, _LAUNCHER, init=User(0, 0), single=False, idmap=True)
     layers: list[Layer] = []
     sources: list[str | None] = []
     for layer in room.layers:
         moved = []
         for source in layer.sources:
+            if source == str(_LAUNCHER / "empty"):
+                # The machine's own launcher has that one.
+                moved.append(source)
+                continue
             moved.append(f"{_LAYERS}/{len(sources)}")
             sources.append(None if source == str(_LAUNCHER / "etc") else source)
         layers.append(dataclasses.replace(layer, sources=tuple(moved)))
     room = dataclasses.replace(room, layers=tuple(layers))
-    own = dataclasses.replace(ground, disk=GroundDisk(_SCRATCH, (), durable=False))
     plan = make_plan(policy, own, room, identities, idmap=True)
     return dataclasses.replace(plan, stream_transport=True), tuple(sources)
