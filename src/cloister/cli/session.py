@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from cloister.cli.failures import CANNOT_EXECUTE, NOT_FOUND, OURS, TIMEOUT, Leave
-from cloister.cli.progress import Progress
+from cloister.cli.progress import Progress, Waiting
 from cloister.cli.served.place import awake, find, is_elsewhere
 from cloister.cli.telling import tell_waiting, warn_skipped, warn_unlimited_disk, warn_unreachable
 from cloister.cli.wanted import Wanted, command_words
@@ -118,13 +118,14 @@ async def _opened_here(wanted: Wanted) -> AsyncIterator[Sandbox]:
         template=wanted.template,
         approve=tell_waiting,
     )
-    if wanted.keep is None:
-        await sandbox.open()
-    else:
-        from cloister.cli.kept import told_busy
-
-        with told_busy(wanted.keep):
+    with Waiting("starting; what this wall needs is made once and kept"):
+        if wanted.keep is None:
             await sandbox.open()
+        else:
+            from cloister.cli.kept import told_busy
+
+            with told_busy(wanted.keep):
+                await sandbox.open()
     if sandbox.policy.limits.disk is None and wanted.limits.disk is not None:
         warn_unlimited_disk()
     warn_unreachable(sandbox.policy)
