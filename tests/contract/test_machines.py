@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from cloister import GuestGone, Limits, Mount, Policy, Reason, Sandbox, Unsupported
+from cloister import GuestGone, Limits, Mount, Policy, Reason, RequestError, Sandbox, Unsupported
 from cloister.policy import DirectoryRoot
 
 from .machine_root import PLACE, machine_root
@@ -27,7 +27,7 @@ try:
 except OSError: pass
 print(count)
 """
-LIMITS = Limits(memory="192MiB", disk="64MiB", pids=64)
+LIMITS = Limits(memory="192MiB", pids=64)
 
 
 @pytest.fixture(autouse=True)
@@ -99,8 +99,10 @@ async def test_two_machines_have_nothing_in_common_but_where_they_began() -> Non
 
 async def test_memory_disk_and_processes_are_held_inside() -> None:
     async with machine() as sandbox:
-        full = await sandbox.run("dd if=/dev/zero of=/workspace/big bs=1M count=100")
+        take = "import os, sys; os.posix_fallocate(os.open('big', 66), 0, int(sys.argv[1]))"
+        full = await sandbox.run(["python3", "-c", take, str(2**30)])
         assert full.exit_code == 1 and "No space left" in full.stderr
+        assert (await sandbox.run(["python3", "-c", take, str(2**29)])).ok
         eaten = await sandbox.run(["python3", "-c", "x = b'x' * (300 << 20)"], timeout=120)
         assert not eaten.ok
         assert 10 < int((await sandbox.run(["python3", "-c", FORK], timeout=60)).stdout) < 70
@@ -125,6 +127,7 @@ async def test_what_a_machine_cannot_hold_is_refused() -> None:
         {"egress": ["example.com"]},
         {"limits": LIMITS.replace(memory="unlimited")},
         {"keep": "machine"},
+        {"history": "each-run"},
     ):
         with pytest.raises(Unsupported):
             await machine(**settings).open()
@@ -140,3 +143,44 @@ async def test_what_all_machines_begin_from_cannot_be_changed_by_one(sandbox: Sa
             os.write(fd, b"x")
         finally:
             os.close(fd)
+
+
+# Counts for as long as it lives, each number in a file that is there as a whole.
+COUNT = """
+import os
+number = 0
+while True:
+    number += 1
+    with open('number.new', 'w') as file: file.write(f'{number} {os.urandom(16).hex()}')
+    os.rename('number.new', 'number')
+"""
+
+
+async def test_a_running_machine_is_forked_and_each_child_goes_on_as_another() -> None:
+    async with machine(storage="disk") as sandbox:
+        counting = await sandbox.start(["python3", "-c", COUNT])
+        while not (await sandbox.run(["test", "-s", "number"])).ok:
+            assert sandbox.is_running
+        await sandbox.files.write("/workspace/kept", b"of the disk")
+        taken = await sandbox.snapshot("mid", memory=True)
+        # It went on itself, over the same streams, and is no other.
+        before = int((await sandbox.run(["cat", "number"])).stdout.split()[0])
+        draw = "head -c 32 /dev/urandom | od -An -v -tx1; cat kept /dev/cloister/renewal"
+        assert "renewal" not in (await sandbox.run(draw)).stdout
+        async with Sandbox.fork(taken.id, count=2) as children:
+            drawn = [(await child.run(draw)).stdout for child in children]
+            assert len({text.partition("of the disk")[0] for text in drawn}) == 2
+            for child, text in zip(children, drawn, strict=True):
+                assert child.posture.facts["wall"] == "microvm"
+                assert f"of the diskrenewal=1\nsandbox={child.id}\n" in text
+                numbers = [(await child.run(["cat", "number"])).stdout.split() for _ in range(2)]
+                assert 0 < int(numbers[0][0]) <= int(numbers[1][0])
+        assert int((await sandbox.run(["cat", "number"])).stdout.split()[0]) >= before
+        for refused in (sandbox.snapshot(), sandbox.rewind(taken), sandbox.diff()):
+            with pytest.raises(Unsupported, match="disk of a machine"):
+                await refused
+        with pytest.raises((Unsupported, RequestError)):
+            async with Sandbox.fork(taken.id, trust="internal", runtime="namespace"):
+                pass
+        counting.kill()
+        await counting.wait()

@@ -37,7 +37,9 @@ impl Guest {
 
     /// Go on under another name, with another host, who asked for nothing that is open here.
     fn renew(&mut self, renewal: u64, seed: &[u8], name: &[u8]) -> io::Result<()> {
-        let again = self.again.ok_or_else(|| io::Error::from_raw_os_error(libc::EPROTO))?;
+        if self.again.is_none() && !self.house.stream_transport {
+            return Err(io::Error::from_raw_os_error(libc::EPROTO));
+        }
         let jobs = &self.jobs;
         self.ducts.retain(|duct| jobs.has(duct.job));
         self.ducts.iter_mut().for_each(super::Duct::forsake);
@@ -46,8 +48,15 @@ impl Guest {
         }
         let pool = fd::open("/dev/urandom", libc::O_WRONLY, 0)?;
         fd::write_all(pool.as_raw_fd(), seed)?;
-        tell(renewal, name)?;
-        self.link.say(0, &ToHost::Hello { generation: GENERATION, facts: again()? })
+        let facts = match self.again {
+            Some(again) => {
+                tell(renewal, name)?;
+                again()?
+            }
+            // In a machine that is done by its first process: /dev is not ours to write to.
+            None => self.facts.clone(),
+        };
+        self.link.say(0, &ToHost::Hello { generation: GENERATION, facts })
     }
 }
 

@@ -66,6 +66,8 @@ struct Guest {
     house: House,
     /// How to say anew what is true, where the memory of this kernel can be saved.
     again: Option<Facts>,
+    /// What was said at first, which stays true of a sandbox in a machine that is saved as a whole.
+    facts: Vec<u8>,
     link: Link,
     jobs: Jobs,
     ducts: Vec<Duct>,
@@ -101,7 +103,7 @@ struct Extra {
 fn run(control: OwnedFd, house: House, facts: Vec<u8>, extra: Extra) -> io::Result<()> {
     process::set_name("cloister-guest")?;
     let mut link = Link::new(control, !house.stream_transport)?;
-    link.say(0, &ToHost::Hello { generation: GENERATION, facts })?;
+    link.say(0, &ToHost::Hello { generation: GENERATION, facts: facts.clone() })?;
     // Everything for the first program is made ready while the host reads that.
     let null = fd::open("/dev/null", libc::O_RDONLY, 0)?;
     // Taken, so that no stream is given a number that another has to have in the program.
@@ -109,7 +111,7 @@ fn run(control: OwnedFd, house: House, facts: Vec<u8>, extra: Extra) -> io::Resu
     let signals = process::signal_descriptor(&[libc::SIGCHLD, KEEPER_SIGNAL])?;
     let Extra { groups, again, doors } = extra;
     let jobs = Jobs::new(null, groups)?;
-    let mut guest = Guest { house, again, link, jobs, ducts: Vec::new(), doors };
+    let mut guest = Guest { house, again, facts, link, jobs, ducts: Vec::new(), doors };
     let mut waits: Vec<Wait> = Vec::new();
     loop {
         waits.clear();

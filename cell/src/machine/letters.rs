@@ -7,7 +7,10 @@ use crate::wire::GENERATION;
 use std::io;
 use std::os::unix::io::{AsRawFd, OwnedFd, RawFd};
 
-const DEVICE: &str = "/dev/vport0p1";
+/// The line that becomes the guest's, and the one that stays ours.
+pub const WIRE: &str = "/dev/vport0p1";
+pub const DESK: &str = "/dev/vport0p2";
+const DONE: &[u8] = b"D";
 /// As long as a packet for the launcher may be.
 const MAX_LETTER: usize = 512 * 1024;
 
@@ -17,11 +20,11 @@ pub struct Port {
 
 impl Port {
     /// The host's end is announced a moment after the driver is there.
-    pub fn open() -> io::Result<Port> {
+    pub fn open(path: &str) -> io::Result<Port> {
         let changes = mount::inotify()?;
         mount::inotify_add(&changes, b"/dev", libc::IN_CREATE)?;
         loop {
-            match fd::open(DEVICE, libc::O_RDWR, 0) {
+            match fd::open(path, libc::O_RDWR, 0) {
                 Err(error) if error.raw_os_error() == Some(libc::ENOENT) => {}
                 Err(error) if error.raw_os_error() == Some(libc::ENXIO) => process::give_way(),
                 other => return other.map(|device| Port { device }),
@@ -61,6 +64,10 @@ impl Port {
             }
         }
         Ok(())
+    }
+
+    pub fn say_done(&self) -> io::Result<()> {
+        fd::write_all(self.device.as_raw_fd(), DONE)
     }
 
     /// As a guest greets, so that whoever waits for one is answered.

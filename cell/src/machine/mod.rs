@@ -11,8 +11,8 @@ pub mod start;
 use crate::sys::{fd, libc, machine, mount, process, socket, wall};
 use crate::wire::codec::{Malformed, Reader};
 use crate::zygote;
-use crate::zygote::message::{AWAKE, CONFIGURE, FAILED, GONE, LAUNCH, READY};
-use letters::Port;
+use crate::zygote::message::{AWAKE, CONFIGURE, FAILED, FREEZE, FROZEN, LAUNCH, LAUNCHED, READY};
+use letters::{Port, DESK, WIRE};
 use std::io;
 use std::os::unix::io::{AsRawFd, OwnedFd};
 
@@ -21,6 +21,8 @@ const PLACES: &[&str] = &["dev", "proc", "sys", "etc", "layers", "scratch", "gro
 const CONTROLLERS: &[u8] = b"+pids +memory";
 /// A renewal: the time and bytes that nobody else has, before anything of a sandbox is there.
 const RENEW: u8 = 64;
+/// What programs are told of it.
+const TELL: u8 = 65;
 const MAX_REPLY: usize = 16 * 1024;
 const FIRST_DISK: u8 = b'a';
 
@@ -45,8 +47,9 @@ fn begin(layers: usize) -> io::Result<()> {
     mount_disks(layers)?;
     mount_groups()?;
     raise_limits()?;
-    let mut port = Port::open()?;
-    let launcher = start_launcher()?;
+    let mut port = Port::open(WIRE)?;
+    let desk = Port::open(DESK)?;
+    let (launcher, pid) = start_launcher()?;
     expect(&launcher, AWAKE)?;
     loop {
         let letter = port.read()?;
@@ -62,11 +65,67 @@ fn begin(layers: usize) -> io::Result<()> {
             Some(&LAUNCH) => {
                 socket::send(launcher.as_raw_fd(), &letter, &[port.number()])?;
                 drop(port);
-                return expect(&launcher, GONE);
+                return attend(&launcher, pid, desk);
             }
             _ => return Err(io::Error::from_raw_os_error(libc::EPROTO)),
         }
     }
+}
+
+/// Once there is a guest: hold everything still for as long as the machine is saved, and tell what goes
+/// on from that who it is before it moves again. Returns when the guest has ended.
+fn attend(launcher: &OwnedFd, pid: process::Pid, mut desk: Port) -> io::Result<()> {
+    loop {
+        let mut waits =
+            [fd::wait_for(launcher.as_raw_fd(), libc::POLLIN), fd::wait_for(desk.number(), libc::POLLIN)];
+        fd::poll(&mut waits, -1)?;
+        if waits[0].revents != 0 && !is_launched(launcher)? {
+            return Ok(());
+        }
+        if waits[1].revents & libc::POLLIN == 0 {
+            continue;
+        }
+        let letter = desk.read()?;
+        match letter.first() {
+            Some(&FREEZE) => {
+                ask(launcher, &letter, FROZEN)?;
+                machine::sync();
+                desk.say_done()?;
+            }
+            Some(&RENEW) => renew(&letter[1..])?,
+            Some(&TELL) => tell(pid, &letter[1..])?,
+            _ => return Err(io::Error::from_raw_os_error(libc::EPROTO)),
+        }
+    }
+}
+
+/// The launcher's words come unasked only of the one sandbox: that it stands, or has ended.
+fn is_launched(launcher: &OwnedFd) -> io::Result<bool> {
+    let mut reply = vec![0; MAX_REPLY];
+    let n = socket::receive(launcher.as_raw_fd(), &mut reply, &mut Vec::new())?;
+    match reply[..n].first() {
+        Some(&LAUNCHED) => Ok(true),
+        Some(&FAILED) => Err(io::Error::new(io::ErrorKind::Other, failure(&reply[1..n]))),
+        _ => Ok(false),
+    }
+}
+
+fn ask(launcher: &OwnedFd, packet: &[u8], answer: u8) -> io::Result<()> {
+    socket::send(launcher.as_raw_fd(), packet, &[])?;
+    expect(launcher, answer)
+}
+
+/// Say in the sandbox's /dev, which it cannot write to itself, as what it goes on.
+fn tell(pid: process::Pid, text: &[u8]) -> io::Result<()> {
+    let place = format!("/proc/{pid}/root/dev/cloister");
+    match mount::mkdirat(libc::AT_FDCWD, place.as_bytes(), 0o755) {
+        Err(error) if error.raw_os_error() == Some(libc::EEXIST) => {}
+        other => other?,
+    }
+    let (next, last) = (format!("{place}/renewal.new"), format!("{place}/renewal"));
+    let file = fd::open(&next, libc::O_CREAT | libc::O_TRUNC | libc::O_WRONLY, 0o444)?;
+    fd::write_all(file.as_raw_fd(), text)?;
+    mount::renameat(libc::AT_FDCWD, next.as_bytes(), libc::AT_FDCWD, last.as_bytes(), true)
 }
 
 /// The kernel unpacks us into a root that cannot be left behind; everything is built on another.
@@ -112,9 +171,10 @@ fn mount_groups() -> io::Result<()> {
     fd::write_all(file.as_raw_fd(), CONTROLLERS)
 }
 
-fn start_launcher() -> io::Result<OwnedFd> {
+fn start_launcher() -> io::Result<(OwnedFd, process::Pid)> {
     let (ours, theirs) = socket::pair(libc::SOCK_SEQPACKET)?;
-    if process::fork(libc::SIGCHLD)? == 0 {
+    let pid = process::fork(libc::SIGCHLD)?;
+    if pid == 0 {
         drop(ours);
         let number = theirs.as_raw_fd();
         // Taken over by number there.
@@ -122,7 +182,7 @@ fn start_launcher() -> io::Result<OwnedFd> {
         let failed = zygote::serve(number).is_err();
         process::exit(i32::from(failed));
     }
-    Ok(ours)
+    Ok((ours, pid))
 }
 
 /// Wait for this word of the launcher's; whatever else it says but a failure is passed over.

@@ -34,6 +34,7 @@ from cloister.runtime.ground import BARE, Ground
 from cloister.runtime.gvisor import GvisorRuntime
 from cloister.runtime.memory import Memory, Remembering
 from cloister.runtime.microvm import MicrovmRuntime
+from cloister.runtime.microvm.stored import require_no_machine
 from cloister.runtime.namespace import NamespaceRuntime
 from cloister.runtime.plan import Plan
 from cloister.runtime.wasm import WasmRuntime
@@ -127,6 +128,7 @@ class Node:
             if amend is not None and isinstance(runtime, NamespaceRuntime | GvisorRuntime):
                 # What was begun ahead has a plan that cannot be changed any more.
                 await runtime.end_spare()
+            require_no_machine(ground, runtime.name)
             plan = runtime.plan(id, policy, ground)
             if amend is not None:
                 plan = amend(plan)
@@ -290,7 +292,7 @@ def _remembering(runtime: Runtime) -> Remembering:
         return runtime
     raise Unsupported(
         f'the runtime "{runtime.name}" cannot save memory: its processes are the host\'s own; '
-        'start the sandbox with trust="untrusted"'
+        'start the sandbox with trust="untrusted" or "hostile"'
     )
 
 

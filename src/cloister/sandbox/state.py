@@ -79,8 +79,17 @@ class State(Remembering):
             )
         return self._workspace
 
+    def _require_files(self) -> None:
+        """Refuse what looks at the files themselves, where they are on the disk of a machine."""
+        if self._sandbox.guest.runtime == "microvm":
+            raise Unsupported(
+                "the files of this sandbox are on the disk of a machine, which is saved with its "
+                "memory only; take snapshots with memory=True, and fork them"
+            )
+
     def compared(self) -> tuple[tuple[Stratum, ...], Skeleton, Owners]:
         """Return what there is to compare, of the sandbox as it runs."""
+        self._require_files()
         disk = self.workspace.disk
         if disk is None:
             raise Unsupported("this sandbox has no disk in the store")
@@ -269,6 +278,8 @@ class State(Remembering):
     async def snapshot(self, name: str | None, *, memory: bool = False) -> Snapshot:
         """Take a snapshot; processes go on afterwards as if nothing had been."""
         async with self._standing_still():
+            if not memory:
+                self._require_files()
             work = self._take_remembering if memory else self._take
             return await to_the_end(work(Occasion(name=name)))
 
@@ -328,6 +339,7 @@ class State(Remembering):
     async def rewind(self, to: Snapshot | str | int) -> Snapshot:
         """Go back to a snapshot. Programs end; what is now is kept as a branch of its own."""
         async with self._standing_still():
+            self._require_files()
             target = await self.workspace.find(to)
             await to_the_end(self._go_back(target))
             return target

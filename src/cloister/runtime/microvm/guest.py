@@ -6,6 +6,7 @@ import dataclasses
 from pathlib import Path
 
 from cloister.errors import LaunchFailed
+from cloister.runtime.microvm.desk import Desk
 from cloister.runtime.microvm.machine import Shape
 from cloister.runtime.microvm.monitor import Monitor
 from cloister.runtime.microvm.program import find_qemu
@@ -25,6 +26,8 @@ class MachinePlan(Plan):
     shape: Shape | None = None
     inside: Plan | None = None
     layers: tuple[tuple[str | None, bool], ...] = ()
+    # The directory of the store that has the scratch disk, and those it goes on from.
+    stored: tuple[str, ...] = ()
 
 
 class MicrovmGuest(NamespaceGuest):
@@ -33,6 +36,7 @@ class MicrovmGuest(NamespaceGuest):
     runtime = "microvm"
     shares_kernel = False
     monitor: Monitor | None = None
+    desk: Desk | None = None
 
     @property
     def is_alone(self) -> bool:

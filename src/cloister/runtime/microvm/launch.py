@@ -11,6 +11,8 @@ from typing import Any
 from cloister.errors import CloisterError, GuestGone, LaunchFailed
 from cloister.model import SandboxId
 from cloister.runtime.base import Posture
+from cloister.runtime.memory import Memory
+from cloister.runtime.microvm.desk import Desk
 from cloister.runtime.microvm.guest import MicrovmGuest
 from cloister.runtime.microvm.monitor import Monitor
 from cloister.runtime.namespace import NamespaceRuntime
@@ -30,7 +32,8 @@ async def launch_machine(
     fds: Sequence[int],
     letters: bytes,
     greeting_s: float,
-    begin: Callable[[Monitor], Coroutine[Any, Any, None]],
+    begin: Callable[[Monitor, Desk], Coroutine[Any, Any, None]],
+    memory: Memory | None = None,
 ) -> MicrovmGuest:
     """Return the guest once it has greeted; `fds` and `letters` are what QEMU and it are given.
 
@@ -38,11 +41,14 @@ async def launch_machine(
     """
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
     monitor = Monitor(ours)
+    our_desk, their_desk = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+    desk = Desk(our_desk)
     reading, writing = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
     try:
-        with theirs:
-            given = (theirs.fileno(), *fds)
+        with theirs, their_desk:
+            given = (theirs.fileno(), their_desk.fileno(), *fds)
             handed = [given[at : at + _AT_ONCE] for at in range(0, len(given), _AT_ONCE)]
+            told: list[tuple[bytes, Sequence[int]]] = [(letters, ())] if letters else []
             standing = launching.launch(
                 id,
                 plan,
@@ -51,13 +57,15 @@ async def launch_machine(
                 require,
                 log=writing,
                 greeting_s=greeting_s,
-                opening=[*((b"\0", some) for some in handed), (letters, ())],
+                memory=memory,
+                opening=[*((b"\0", some) for some in handed), *told],
             )
-            guest = await _both(standing, begin(monitor))
-        guest.monitor = monitor
+            guest = await _both(standing, begin(monitor, desk))
+        guest.monitor, guest.desk = monitor, desk
         return guest
     except BaseException as error:
         monitor.close()
+        desk.close()
         if isinstance(error, GuestGone):
             raise _explained(error, reading) from error
         raise

@@ -10,7 +10,7 @@ from cloister.runtime.plan import Kernel
 
 # The descriptors that `cell execute` gives the program begin here.
 _FIRST = 3
-STATE = f"fd:{_FIRST + 2}"
+STATE = f"fd:{_FIRST + 3}"
 # Where QEMU, its libraries and its firmware are in its own root.
 _QEMU = "/qemu"
 _MIB = 2**20
@@ -43,20 +43,20 @@ class Shape:
 def restored(shape: Shape, directory: str, cell: str) -> Kernel:
     """Return the program of a machine that goes on from one that has booted.
 
-    It is given: monitor, memory, state, the layers, the scratch disk.
+    It is given: monitor, desk, memory, state, the layers, the scratch disk.
     """
     words = ["-incoming", "defer"]
-    return _kernel(shape, 3, words, directory, cell, share="off")
+    return _kernel(shape, 4, words, directory, cell, share="off")
 
 
 def booting(shape: Shape, directory: str, cell: str, ticks_khz: int) -> Kernel:
     """Return the program of a machine that boots.
 
-    It is given: monitor, memory, kernel, first root, the layers, the scratch disk.
+    It is given: monitor, desk, memory, kernel, first root, the layers, the scratch disk.
     """
-    words = ["-kernel", f"/proc/self/fd/{_FIRST + 2}", "-initrd", f"/proc/self/fd/{_FIRST + 3}"]
+    words = ["-kernel", f"/proc/self/fd/{_FIRST + 3}", "-initrd", f"/proc/self/fd/{_FIRST + 4}"]
     words += ["-append", _command_line(shape, ticks_khz)]
-    return _kernel(shape, 4, words, directory, cell, share="on")
+    return _kernel(shape, 5, words, directory, cell, share="on")
 
 
 def _command_line(shape: Shape, ticks_khz: int) -> str:
@@ -96,9 +96,10 @@ def _kernel(
         "microvm,acpi=on,rtc=on,pit=off,pic=off,isa-serial=on,memory-backend=memory",
         "-object",
         f"memory-backend-file,id=memory,size={shape.ram_bytes},"
-        f"mem-path=/proc/self/fd/{_FIRST + 1},share={share}",
+        f"mem-path=/proc/self/fd/{_FIRST + 2},share={share}",
         *("-chardev", "socket,id=wire,fd=0", "-device", "virtio-serial-device"),
         *("-device", "virtserialport,chardev=wire"),
+        *("-chardev", f"socket,id=desk,fd={_FIRST + 1}", "-device", "virtserialport,chardev=desk"),
         *("-chardev", f"socket,id=monitor,fd={_FIRST}", "-mon", "chardev=monitor,mode=control"),
         *(
             "-add-fd",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import os
+import shutil
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -15,12 +16,16 @@ from cloister.model import SandboxId, new_sandbox_id
 from cloister.policy import STRENGTHS, HostRoot, Policy, RuntimeFacts
 from cloister.runtime.base import Guest, Posture
 from cloister.runtime.ground import BARE, Ground
+from cloister.runtime.memory import Memory
 from cloister.runtime.microvm import images, template
+from cloister.runtime.microvm.desk import Desk
 from cloister.runtime.microvm.guest import MachinePlan, MicrovmGuest, facts_outside
 from cloister.runtime.microvm.inside import plan_inside
 from cloister.runtime.microvm.launch import launch_machine
 from cloister.runtime.microvm.machine import Shape, booting, digest_of, restored
+from cloister.runtime.microvm.monitor import Monitor
 from cloister.runtime.microvm.program import find_kernel, find_qemu, qemu_files, why_not
+from cloister.runtime.microvm.stored import disk_of_memory, new_disk
 from cloister.runtime.microvm.wanted import outer_policy, require_enough, shape_of
 from cloister.runtime.namespace import NamespaceRuntime
 from cloister.runtime.namespace.posture import require_posture
@@ -67,6 +72,9 @@ class MicrovmRuntime:
     def plan(self, id: SandboxId, policy: Policy, ground: Ground = BARE) -> Plan:
         """Return what both launchers will be told, the host's and the machine's."""
         require_enough(policy, ground)
+        disk = ground.disk
+        stored = () if disk is None else (disk.path, *disk.sealed)
+        ground = dataclasses.replace(ground, disk=None)
         inside, sources = plan_inside(policy, ground)
         exact = not isinstance(policy.root, HostRoot)
         layers = tuple((source, exact) for source in sources)
@@ -88,37 +96,60 @@ class MicrovmRuntime:
         )
         values = {each.name: getattr(outer, each.name) for each in dataclasses.fields(outer)}
         values |= {"room": room, "kernel": kernel, "stream_transport": True}
-        return MachinePlan(**values, shape=shape, inside=inside, layers=layers)
+        return MachinePlan(**values, shape=shape, inside=inside, layers=layers, stored=stored)
 
     async def start(
         self, id: SandboxId, plan: Plan, on_lost: Callable[[CloisterError], None]
     ) -> Guest:
         """Build the wall; nothing has run inside when this returns or raises."""
+        return await self._go_on(id, plan, on_lost, None)
+
+    async def _go_on(
+        self,
+        id: SandboxId,
+        plan: Plan,
+        on_lost: Callable[[CloisterError], None],
+        memory: Memory | None,
+    ) -> MicrovmGuest:
+        """Go on from the machine that booted, or from the memory of one that ran."""
         if not isinstance(plan, MachinePlan) or plan.shape is None or plan.inside is None:
             raise RequestError("this plan belongs to another runtime")
-        inside = plan.inside
+        inside, shape = plan.inside, plan.shape
         layers = await asyncio.to_thread(self._images, plan.layers)
-        made = await self._template(plan, plan.shape, layers)
+        made = await self._template(plan, shape, layers)
+
+        def require(_: Plan, posture: Posture) -> None:
+            require_posture(inside, posture)
+
+        async def thaw(monitor: Monitor, desk: Desk) -> None:
+            await template.go_on(monitor)
+            if memory is not None:
+                await desk.thaw_renewed(time.time_ns(), memory.renewal)
+
         with ExitStack() as held:
-            state = _hold(held, os.open(made.state, os.O_RDONLY | os.O_CLOEXEC))
+            if memory is None:
+                first, saved = made.memory, made.state
+                disk = await asyncio.to_thread(new_disk, plan.stored, made.disk)
+                letters = template.renewal_letter(time.time_ns())
+                letters += template.launch_letter(inside.encoded)
+            else:
+                first, saved = _hold(held, _empty_memory(shape)), memory.files / "state"
+                disk = await asyncio.to_thread(disk_of_memory, plan.stored)
+                letters = b""
+            _hold(held, disk)
+            state = _hold(held, os.open(saved, os.O_RDONLY | os.O_CLOEXEC))
             disks = [_hold(held, os.open(path, os.O_RDONLY | os.O_CLOEXEC)) for path in layers]
-            disks.append(_hold(held, await asyncio.to_thread(images.copy_of, made.disk)))
-            letters = template.renewal_letter(time.time_ns())
-            letters += template.launch_letter(inside.encoded)
-
-            def require(_: Plan, posture: Posture) -> None:
-                require_posture(inside, posture)
-
             guest = await launch_machine(
                 self._launching,
                 id,
                 plan,
                 on_lost,
                 require,
-                (made.memory, state, *disks),
+                (first, state, *disks, disk),
                 letters,
                 _GREETING_S,
-                template.go_on,
+                thaw,
+                memory,
             )
         try:
             guest.posture = Posture({**guest.posture.facts, **facts_outside(guest, made.kernel)})
@@ -126,6 +157,42 @@ class MicrovmRuntime:
             await asyncio.shield(self.destroy(guest))
             raise
         return guest
+
+    def memory_place(self, id: str) -> Path:
+        """Return a directory for memory of a sandbox, saved or to go on from."""
+        return self._launching.memory_place(id)
+
+    async def checkpoint(self, guest: Guest) -> Memory:
+        """Hold everything still inside, and have QEMU write the machine down."""
+        if not isinstance(guest, MicrovmGuest) or guest.monitor is None or guest.desk is None:
+            raise RequestError("this guest belongs to another runtime")
+        if not isinstance(guest.plan, MachinePlan) or not guest.plan.stored:
+            raise Unsupported('memory is saved with a disk; say storage="disk" at the start')
+        files = self.memory_place(f"{guest.id}.saved")
+        await guest.link.hold()
+        # Its end is not a loss from here on.
+        on_lost = self._launching.expect_end(guest)
+        try:
+            files.mkdir(mode=0o700)
+            await guest.desk.freeze(True)
+            with open(files / "state", "xb") as state:
+                await template.save(guest.monitor, state.fileno())
+        except BaseException:
+            shutil.rmtree(files, ignore_errors=True)
+            if on_lost is not None:
+                self._launching.hand_over(guest, guest.id, on_lost)
+            await guest.monitor.ask("cont")
+            await guest.desk.freeze(False)
+            guest.link.proceed()
+            raise
+        guest.link_stays = True
+        return Memory(files, guest.link.new_id(), link=guest.link)
+
+    async def restore(
+        self, id: SandboxId, plan: Plan, memory: Memory, on_lost: Callable[[CloisterError], None]
+    ) -> Guest:
+        """Build the wall, and have QEMU go on in it from memory."""
+        return await self._go_on(id, plan, on_lost, memory)
 
     def _images(self, layers: Sequence[tuple[str | None, bool]]) -> list[Path]:
         found = []
@@ -192,8 +259,7 @@ class MicrovmRuntime:
         )
         empty = await asyncio.to_thread(images.empty_image, shape.disk_bytes, shape.inodes)
         with ExitStack() as held:
-            memory = _hold(held, os.memfd_create("machine", os.MFD_CLOEXEC))
-            os.ftruncate(memory, shape.ram_bytes)
+            memory = _hold(held, _empty_memory(shape))
             state = _hold(held, os.memfd_create("state", os.MFD_CLOEXEC))
             first = _hold(held, os.memfd_create("root", os.MFD_CLOEXEC))
             os.write(first, first_root(kernel, cell))
@@ -224,8 +290,9 @@ class MicrovmRuntime:
         """End it by the kernel's means: QEMU is in one process namespace."""
         if not isinstance(guest, MicrovmGuest):
             raise RequestError("this guest belongs to another runtime")
-        if guest.monitor is not None:
-            guest.monitor.close()
+        for line in (guest.monitor, guest.desk):
+            if line is not None:
+                line.close()
         await self._launching.end(guest)
 
     async def pause(self, guest: Guest, paused: bool) -> None:
@@ -244,6 +311,12 @@ class MicrovmRuntime:
 
     def abandon(self) -> None:
         """Nothing is held here that the launcher's runtime does not hold."""
+
+
+def _empty_memory(shape: Shape) -> int:
+    memory = os.memfd_create("machine", os.MFD_CLOEXEC)
+    os.ftruncate(memory, shape.ram_bytes)
+    return memory
 
 
 def _hold(held: ExitStack, fd: int) -> int:

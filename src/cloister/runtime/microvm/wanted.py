@@ -7,7 +7,7 @@ import os
 
 from cloister.errors import Unsupported
 from cloister.model import MountMode
-from cloister.policy import HostRoot, Policy
+from cloister.policy import History, HostRoot, Policy
 from cloister.runtime.ground import Ground
 from cloister.runtime.microvm.machine import TRANSLATION_BYTES, Shape
 
@@ -16,6 +16,8 @@ _OWN_MEMORY_BYTES = 192 * 2**20
 _OWN_THREADS = 64
 _MOST_PROCESSORS = 16
 _MOST_LAYERS = 16
+# Of a disk in the store that nobody but the machine holds to a size.
+_USUAL_DISK_BYTES = 2**30
 
 
 def shape_of(policy: Policy, layers: int) -> Shape:
@@ -29,7 +31,7 @@ def shape_of(policy: Policy, layers: int) -> Shape:
         memory_bytes=limits.memory or 0,
         processors=_processors(limits.cpus),
         layers=layers,
-        disk_bytes=limits.disk or 0,
+        disk_bytes=limits.disk or _USUAL_DISK_BYTES,
         inodes=limits.inodes,
     )
 
@@ -42,7 +44,7 @@ def _processors(cpus: float | None) -> int:
 def require_enough(policy: Policy, ground: Ground) -> None:
     """Refuse what a machine would not hold."""
     limits = policy.limits
-    for name, value in (("memory", limits.memory), ("disk", limits.disk)):
+    for name, value in (("memory", limits.memory), ("disk", limits.disk or ground.disk)):
         if value is None:
             raise Unsupported(
                 f'a machine has a fixed {name}; state limits.{name} instead of "unlimited"'
@@ -53,10 +55,10 @@ def require_enough(policy: Policy, ground: Ground) -> None:
             'the runtime "microvm" shows no directory of the host; use the mode "copy", or name '
             'runtime = "gvisor"'
         )
-    if ground.disk is not None:
+    if policy.history is not History.NONE or (ground.disk is not None and ground.disk.durable):
         raise Unsupported(
-            'the runtime "microvm" keeps no disk in the store; leave out name, history and '
-            'storage = "disk", or name runtime = "gvisor"'
+            'the runtime "microvm" keeps no disk under a name and no history; leave out keep and '
+            'history, or name runtime = "gvisor"'
         )
 
 

@@ -270,7 +270,8 @@ class NamespaceRuntime:
                 ends = (theirs.fileno(), *(() if log is None else (log,)))
                 launcher.launch(number, plan.encoded, ends, refused)
             for words, descriptors in opening:
-                link.send(words, descriptors)
+                # Not by the link, which may be one that is held.
+                socket.send_fds(ours, [words], descriptors)
             if memory is not None:
                 await go_on(link, ours, memory, greeting_s)
             hello = await self._greeting(link, greeting_s)

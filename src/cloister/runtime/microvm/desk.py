@@ -1,0 +1,57 @@
+"""Speaks with the first process of a machine, which stays when there is a guest."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+
+from cloister.errors import GuestGone, ProtocolViolation
+from cloister.runtime.memory import Renewal
+from cloister.runtime.microvm.template import renewal_letter, sealed_letter
+from cloister.wire.codec import Writer
+
+_FREEZE, _TELL = 4, 65
+_SANDBOX = 1
+_DONE = b"D"
+_ANSWER_S = 60.0
+
+
+class Desk:
+    """One line; what is asked there is done before it is answered."""
+
+    def __init__(self, ours: socket.socket) -> None:
+        ours.setblocking(False)
+        self._socket = ours
+
+    async def freeze(self, frozen: bool) -> None:
+        """Have everything of the sandbox stand still, or move again."""
+        packet = Writer().u8(_FREEZE).u64(_SANDBOX).flag(frozen).done()
+        await self._ask(sealed_letter(packet))
+
+    async def thaw_renewed(self, time_ns: int, renewal: Renewal | None) -> None:
+        """Give it the time and new chance, tell it what it goes on as, and let it move again."""
+        letters = renewal_letter(time_ns)
+        if renewal is not None:
+            text = f"renewal={renewal.number}\nsandbox={renewal.name}\n"
+            letters += sealed_letter(Writer().u8(_TELL).done() + text.encode())
+        letters += sealed_letter(Writer().u8(_FREEZE).u64(_SANDBOX).flag(False).done())
+        await self._ask(letters)
+
+    async def _ask(self, letters: bytes) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(_ANSWER_S):
+                await loop.sock_sendall(self._socket, letters)
+                answer = await loop.sock_recv(self._socket, 1)
+        except TimeoutError:
+            raise GuestGone("the machine does not answer", reason="hung") from None
+        except OSError as error:
+            raise GuestGone(f"the machine is gone: {error}", reason="gone") from error
+        if not answer:
+            raise GuestGone("the machine is gone", reason="gone")
+        if answer != _DONE:
+            raise ProtocolViolation("the machine says what was not asked")
+
+    def close(self) -> None:
+        """Let go of it."""
+        self._socket.close()
