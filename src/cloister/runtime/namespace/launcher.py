@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import array
 import asyncio
 import errno as errno_names
 import os
@@ -16,6 +15,7 @@ from cloister.errors import CloisterError, HostError, LaunchFailed, RuntimeGone
 from cloister.runtime.doors import close_all
 from cloister.runtime.namespace.cgroups import Layout
 from cloister.runtime.namespace.ids import SubIds
+from cloister.runtime.namespace.outbox import Outbox
 from cloister.runtime.namespace.rootfs import PUBLIC_ETC, synthetic_files
 from cloister.wire import Reader, Writer
 
@@ -60,6 +60,7 @@ class Launcher:
         self._alive: set[int] = set()
         self._error: CloisterError | None = None
         control.setblocking(False)
+        self._outbox = Outbox(control, self._loop, self._lose)
         self._loop.add_reader(control.fileno(), self._readable)
 
     @classmethod
@@ -195,27 +196,15 @@ class Launcher:
     def _send(self, kind: int, number: int, payload: bytes, fds: Sequence[int] = ()) -> None:
         if self._error is not None:
             raise self._error
-        packet = Writer().u8(kind).u64(number).done() + payload
-        ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else []
         try:
-            self._send_now_or_wait(packet, ancillary)
+            self._outbox.send(Writer().u8(kind).u64(number).done() + payload, fds)
         except OSError as error:
-            self._fail(RuntimeGone(f"the launcher is gone: {error}{self._last_words()}"))
+            self._lose(error)
             if self._error is not None:
                 raise self._error from error
 
-    def _send_now_or_wait(
-        self, packet: bytes, ancillary: Sequence[tuple[int, int, array.array[int]]]
-    ) -> None:
-        try:
-            self._socket.sendmsg([packet], ancillary)
-        except BlockingIOError:
-            # Many launches at once: the launcher takes them one by one.
-            self._socket.setblocking(True)
-            try:
-                self._socket.sendmsg([packet], ancillary)
-            finally:
-                self._socket.setblocking(False)
+    def _lose(self, error: OSError) -> None:
+        self._fail(RuntimeGone(f"the launcher is gone: {error}{self._last_words()}"))
 
     def _readable(self) -> None:
         # One packet a turn, and no look for another: the loop calls again if there is.
@@ -226,7 +215,7 @@ class Launcher:
         except BlockingIOError:
             return
         except OSError as error:
-            self._fail(RuntimeGone(f"the launcher is gone: {error}{self._last_words()}"))
+            self._lose(error)
             return
         if not packet:
             self._fail(RuntimeGone(f"the launcher ended{self._last_words()}"))
@@ -293,6 +282,7 @@ class Launcher:
             return
         self._error = error
         self._loop.remove_reader(self._socket.fileno())
+        self._outbox.clear()
         self._socket.close()
         for first in (self._awake, self._ready):
             if not first.done():
