@@ -31,7 +31,7 @@ from cloister.ledger.lifecycle import (
 )
 from cloister.ledger.payload import Payload, Spent
 from cloister.ledger.shape import encode_fields
-from cloister.ledger.terms import Keeping, Span
+from cloister.ledger.terms import Keeping, Span, usual_keeping
 from cloister.ledger.text import BadEntry, Cut, CutList, facts
 from cloister.ledger.trace import Trace, parse_trace
 from cloister.ledger.work import FileAccessed, FilesChanged, ProcessEnded, ProcessStarted
@@ -90,4 +90,5 @@ __all__ = [
     "facts",
     "parse_trace",
     "signer_for",
+    "usual_keeping",
 ]

@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
+
+from cloister.errors import RequestError
+from cloister.model import parse_bytes
+
+SIZE_VARIABLE = "CLOISTER_LEDGER_BYTES"
+_LEAST_BYTES = 2**20
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +25,17 @@ class Keeping:
     checkpoint_entries: int = 256
     checkpoint_s: float = 10.0
     refusals_per_s: int = 100
+
+
+def usual_keeping() -> Keeping:
+    """Return how ledgers are kept by the person who runs this process, or raise RequestError."""
+    said = os.environ.get(SIZE_VARIABLE)
+    if said is None:
+        return Keeping()
+    limit_bytes = parse_bytes(said, SIZE_VARIABLE)
+    if limit_bytes < _LEAST_BYTES:
+        raise RequestError(f"{SIZE_VARIABLE} is {said}; the least is 1MiB")
+    return Keeping(limit_bytes=limit_bytes)
 
 
 @dataclass(frozen=True, slots=True)

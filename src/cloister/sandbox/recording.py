@@ -37,6 +37,7 @@ from cloister.ledger import (
     facts,
     parse_trace,
     signer_for,
+    usual_keeping,
 )
 from cloister.model import User
 from cloister.policy import Policy, Verdict
@@ -118,7 +119,9 @@ class Recording:
         traceparent: str | None = None,
     ) -> Recording:
         """Open the ledger of that name; where it cannot be written, nothing is to be started."""
-        ledger = await asyncio.to_thread(Ledger, state, name, trace=_trace(traceparent))
+        ledger = await asyncio.to_thread(
+            Ledger, state, name, trace=_trace(traceparent), keeping=usual_keeping()
+        )
         warming = asyncio.get_running_loop().run_in_executor(None, _warm, state)
         warming.add_done_callback(lambda done: done.cancelled() or done.exception())
         return cls(ledger, policy, label=label, image=image, base=base)

@@ -17,7 +17,7 @@ from starlette.routing import Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from cloister.errors import NotFound
-from cloister.ledger import Ledger
+from cloister.ledger import Ledger, usual_keeping
 from cloister.server.access import TRUSTED, Access
 from cloister.server.endpoint import new_request_id, route_of, websocket_of
 from cloister.server.fleet import Fleet
@@ -109,7 +109,9 @@ async def open_house(settings: Settings) -> AsyncIterator[House]:
     """Open the records and the fleet, and end everything with the block."""
     records = Records.open(settings.database)
     try:
-        ledger = await asyncio.to_thread(Ledger, state_directory(), ledger_name(settings))
+        ledger = await asyncio.to_thread(
+            Ledger, state_directory(), ledger_name(settings), keeping=usual_keeping()
+        )
         try:
             async with open_traces(settings.traces) as traces:
                 fleet = Fleet(records, settings)

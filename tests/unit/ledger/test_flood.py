@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cloister.errors import Exhausted
+from cloister.errors import Exhausted, RequestError
 from cloister.ledger import (
     Folded,
     Keeping,
@@ -18,6 +18,7 @@ from cloister.ledger import (
     Payload,
     ProcessEnded,
     ProcessStarted,
+    usual_keeping,
 )
 from cloister.ledger.reading import make_receipt, read_entries, verify_ledger
 from cloister.policy import Effect
@@ -135,3 +136,19 @@ def test_above_the_reserve_a_decision_is_refused_and_told(tmp_path: Path) -> Non
     report = verify_ledger(tmp_path, "sb_a")
     assert report.holds and report.lost == 2
     assert sum(p.stat().st_size for p in (tmp_path / "ledger" / "sb_a").iterdir()) < 16_000
+
+
+@pytest.mark.parametrize(("said", "limit_bytes"), [(None, 2**30), ("1MiB", 2**20), ("4GiB", 2**32)])
+def test_how_much_is_kept_whole_can_be_said(
+    said: str | None, limit_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if said is not None:
+        monkeypatch.setenv("CLOISTER_LEDGER_BYTES", said)
+    assert usual_keeping() == Keeping(limit_bytes=limit_bytes)
+
+
+@pytest.mark.parametrize("said", ["", "much", "0", "-1", "1000", "1023KiB"])
+def test_a_size_that_makes_no_sense_is_refused(said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CLOISTER_LEDGER_BYTES", said)
+    with pytest.raises(RequestError, match="CLOISTER_LEDGER_BYTES"):
+        usual_keeping()
