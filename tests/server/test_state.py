@@ -111,6 +111,25 @@ def test_a_server_that_is_well_says_so_and_counts(owner: httpx.Client, acme: htt
     assert acme.get("/healthz").status_code == 200
 
 
+def test_whatever_is_asked_for_adds_no_label_to_the_counts(
+    owner: httpx.Client, acme: httpx.Client
+) -> None:
+    def ask(number: int) -> None:
+        chosen = f"chosen{number}"
+        acme.get(f"/v1/sandboxes/{chosen}")
+        acme.get(f"/v1/{chosen}")
+        acme.request(f"CHOSEN{number}", "/v1/sandboxes")
+
+    ask(0)
+    before = owner.get("/metrics").text
+    for number in range(1, 40):
+        ask(number)
+    after = owner.get("/metrics").text
+    assert "chosen" not in after.lower()
+    # One more, at the most: that of the counts themselves, when they were first asked for.
+    assert len(after.splitlines()) <= len(before.splitlines()) + 1
+
+
 def test_a_fork_has_neither_the_way_out_nor_the_secrets_of_its_snapshot(
     owner: httpx.Client,
 ) -> None:

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import json
 import tempfile
+from html.parser import HTMLParser
 from pathlib import Path
 
 from cloister.node import list_records
 from cloister.verify.arena import PYTHON, Arena
 from cloister.verify.case import case, not_testable
 from cloister.verify.cases.outside import command_line, command_line_on_terminal, lines_of
+from cloister.verify.cases.recorded import expect_holds, ledgers
 
-not_testable("OUT-03", "there is no dashboard yet, so nothing that could show HTML")
 not_testable("OUT-05", "nothing exports tables for spreadsheets")
-not_testable("OUT-06", "there are no metrics yet, so no labels")
+not_testable(
+    "OUT-06",
+    "metrics are the server's, which has tests of its own: no label has a value that anybody chose",
+)
 
 # Clipboard, title, hyperlink, clear, cursor, 8-bit CSI, bell, overwriting, reordering, deleting.
 _ACTS = (
@@ -85,6 +89,52 @@ async def forged_records(arena: Arena) -> None:
         arena.expect([record.label for record in ours] == [label], f"recorded: {ours}")
         listed = json.loads((await command_line("ps", "--json")).stdout)
         arena.expect("sb_forged" not in {row["id"] for row in listed}, "a record was forged")
+
+
+@case("OUT-03", "put HTML where a page will show it", "high")
+async def html_in_names(arena: Arena) -> None:
+    script = "<script>alert(1)</script><img src=x onerror=alert(2)>"
+    with ledgers(arena) as state:
+        async with arena.sandbox(ledger="on", label=script) as sandbox:
+            await sandbox.files.write(f"/workspace/{script.replace('/', '')}", b"x")
+            await sandbox.run(["/bin/echo", script, "\"'><script>"])
+            await sandbox.run(["/bin/sh", "-c", "exit 3", script])
+        expect_holds(arena, state, sandbox.id)
+        said = await command_line("receipt", sandbox.id, "--as", "html")
+        arena.expect(said.code == 0, f"there is no page: {said}")
+        page = _Page()
+        page.feed(said.stdout.decode())
+        arena.expect("alert(1)" in "".join(page.text), "the page does not show what was chosen")
+        arena.expect(page.tags <= _PLAIN_TAGS, f"the page has {page.tags - _PLAIN_TAGS}")
+        acting = [name for name in page.attributes if name.startswith("on") or name == "src"]
+        arena.expect(not acting, f"the page has the attributes {acting}")
+        arena.expect("default-src 'none'" in page.policy, f"its policy is {page.policy!r}")
+
+
+_PLAIN_TAGS = frozenset(
+    ("html", "head", "meta", "title", "style", "body", "h1", "h2", "table", "tr", "td")
+)
+
+
+class _Page(HTMLParser):
+    """What a browser would find in a page."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tags: set[str] = set()
+        self.attributes: set[str] = set()
+        self.text: list[str] = []
+        self.policy = ""
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.add(tag)
+        given = dict(attrs)
+        self.attributes |= given.keys()
+        if given.get("http-equiv") == "Content-Security-Policy":
+            self.policy = given.get("content") or ""
+
+    def handle_data(self, data: str) -> None:
+        self.text.append(data)
 
 
 @case("OUT-04", "print every byte, valid text or not", "medium")
