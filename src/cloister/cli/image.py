@@ -163,6 +163,8 @@ async def _inspect(name: str, as_json: bool) -> int:
     if as_json:
         click.echo(json.dumps(described))
     else:
+        made = time.strftime("%Y-%m-%d %H:%M:%SZ", time.gmtime(found.created_at))
+        described = {**described, "created_at": made}
         print_table(("what", "is"), [[key, _said(value)] for key, value in described.items()])
     return 0
 
