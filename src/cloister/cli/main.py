@@ -46,6 +46,7 @@ class Commands(LazyGroup):
         "run": "cloister.cli.run:run",
         "serve": "cloister.cli.serve:serve",
         "setup": "cloister.cli.setup:setup,cloister.cli.setup_storage:storage,"
+        "cloister.cli.setup_gvisor:gvisor,"
         "cloister.cli.setup_microvm:microvm",
         "shell": "cloister.cli.shell:shell",
         "snapshot": "cloister.cli.snapshot:snapshot",

@@ -18,8 +18,8 @@ _VERSION = re.compile(r"runsc version (?:release-)?(\S{1,64})")
 _DATE = re.compile(r"(20\d{6})")
 _ASK_S = 20.0
 INSTALL = (
-    "install it with `apt install runsc`, or put a release of runsc into /usr/local/bin and make "
-    "it executable for everybody"
+    "run `cloister setup gvisor`, or put a release of runsc into /usr/local/bin and make it "
+    "executable for everybody"
 )
 
 

@@ -25,7 +25,12 @@ from cloister.runtime.dialler import Dialler
 from cloister.runtime.ground import BARE, Ground
 from cloister.runtime.gvisor.bundle import kernel_of, kernel_rlimits, restoring
 from cloister.runtime.gvisor.program import INSTALL, Runsc, candidates, find_runsc
-from cloister.runtime.gvisor.saving import make_image_place, save
+from cloister.runtime.gvisor.saving import (
+    make_image_place,
+    require_release,
+    save,
+    write_release,
+)
 from cloister.runtime.memory import Memory
 from cloister.runtime.namespace import NamespaceRuntime
 from cloister.runtime.namespace.guest import NamespaceGuest
@@ -183,6 +188,7 @@ class GvisorRuntime:
         # Out of the way: whoever goes on under the same name may save again.
         files = self.memory_place(f"{guest.id}.saved")
         os.rename(self.memory_place(guest.id), files)
+        write_release(files, find_runsc())
         return Memory(files, guest.link.new_id(), link=guest.link)
 
     async def restore(
@@ -191,6 +197,7 @@ class GvisorRuntime:
         """Build the wall, and have runsc go on in it from memory."""
         if plan.kernel is None:
             raise RequestError("the plan has no kernel to go on in")
+        require_release(memory.files, find_runsc())
         kernel = restoring(plan.kernel, memory.files)
         return await self._launch(id, dataclasses.replace(plan, kernel=kernel), on_lost, memory)
 

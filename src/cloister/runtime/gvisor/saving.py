@@ -8,8 +8,11 @@ import shutil
 import socket
 from pathlib import Path
 
-from cloister.errors import GuestGone, LaunchFailed
+from cloister.errors import GuestGone, LaunchFailed, Unsupported
+from cloister.runtime.gvisor.program import Runsc
 
+# The file that says which runsc wrote the others, and alone can read them.
+RELEASE = "release"
 _SAVE = b"s"
 # Memory is written at the speed of memory; this is for a runsc that does not answer.
 _SAVE_S = 120.0
@@ -23,6 +26,25 @@ def make_image_place(path: Path) -> None:
     path.mkdir(mode=0o700)
     # Its ids are not known yet, and own nothing else; the directory above lets nobody in.
     path.chmod(0o777)
+
+
+def write_release(files: Path, runsc: Runsc) -> None:
+    """Note which runsc wrote the memory."""
+    (files / RELEASE).write_text(_release(runsc))
+
+
+def require_release(files: Path, runsc: Runsc) -> None:
+    """Refuse memory that another runsc wrote: no two releases lay it out alike."""
+    wrote, here = (files / RELEASE).read_text(), _release(runsc)
+    if wrote != here:
+        raise Unsupported(
+            f"the memory was saved by runsc {wrote}, and here is {here}; install that one again, "
+            "or give up the programs and go on from the disk"
+        )
+
+
+def _release(runsc: Runsc) -> str:
+    return f"{runsc.version} {runsc.platform}"
 
 
 async def save(word: socket.socket) -> None:
