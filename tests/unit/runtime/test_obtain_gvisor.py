@@ -44,7 +44,7 @@ def test_a_release_with_the_digest_that_was_said_is_installed(target: Path, rele
 
 @pytest.mark.parametrize("digest", ["ab" * 32, "", "ab", "g" * 64])
 def test_any_other_is_not(target: Path, release: Path, digest: str) -> None:
-    with pytest.raises(RequestError, match="sha256|SHA-256"):
+    with pytest.raises(RequestError, match=r"sha256|SHA-256"):
         obtain.install_file(release, digest)
     assert not [*target.parent.iterdir()]
 
