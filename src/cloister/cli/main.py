@@ -38,6 +38,7 @@ class Commands(LazyGroup):
         "ls": "cloister.cli.ls:ls",
         "mcp": "cloister.cli.mcp:mcp",
         "pause": "cloister.cli.pause:pause",
+        "promote": "cloister.cli.promote:promote",
         "ps": "cloister.cli.ps:ps",
         "receipt": "cloister.cli.receipt:receipt",
         "resume": "cloister.cli.pause:resume",

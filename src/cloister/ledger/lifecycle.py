@@ -61,6 +61,16 @@ class Resumed(Payload):
 
 
 @dataclass(frozen=True, slots=True)
+class Promoted(Payload):
+    """What is kept stands behind a wall for another trust from now on."""
+
+    kind: ClassVar[str] = "sandbox.promoted"
+    trust_before: Text
+    trust: Text
+    runtime: Text
+
+
+@dataclass(frozen=True, slots=True)
 class SnapshotTaken(Payload):
     """The disk was saved under an id; `step` is the run it belongs to."""
 

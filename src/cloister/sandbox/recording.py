@@ -28,6 +28,7 @@ from cloister.ledger import (
     NotLaunched,
     Paused,
     Planned,
+    Promoted,
     Resumed,
     Rewound,
     SnapshotTaken,
@@ -235,6 +236,10 @@ class Recording:
     def paused(self, paused: bool) -> None:
         """Write that everything inside was held still, or goes on."""
         self._ledger.write(Paused() if paused else Resumed())
+
+    def promoted(self, before: str, trust: str, runtime: str) -> None:
+        """Write that what is kept has been moved behind another wall."""
+        self._ledger.write(Promoted(before, trust, runtime))
 
     async def close(self, ending: BaseException | None) -> None:
         """Write that nothing is left, sign, and let go."""

@@ -1,0 +1,66 @@
+"""A kept sandbox is moved behind another wall with its disk, never to a weaker one unasked."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+
+import pytest
+
+from cloister import Sandbox
+from cloister.errors import RequestError, Unsupported
+from cloister.ledger import Promoted
+from cloister.ledger.reading import read_entries
+from cloister.model import Trust
+from cloister.runtime.gvisor import runtime as gvisor_runtime
+from cloister.runtime.gvisor.program import candidates
+from cloister.runtime.namespace.ids import find_sub_ids
+from cloister.sandbox.promote import promote
+from cloister.store import Store
+
+Make = Callable[..., Sandbox]
+
+_HAS_GVISOR = bool(candidates()) and (os.geteuid() == 0 or find_sub_ids() is not None)
+pytestmark = pytest.mark.skipif(not _HAS_GVISOR, reason="gvisor cannot be built on this host")
+
+
+async def test_a_kept_sandbox_goes_behind_a_stronger_wall_with_all_it_had(
+    make: Make, store: Store
+) -> None:
+    async with make(keep="task") as sandbox:
+        await sandbox.run("echo mine > /workspace/file; chmod 640 /workspace/file")
+        assert sandbox.guest.runtime == "namespace"
+    moved = await promote("task", Trust.UNTRUSTED)
+    assert (moved.trust_before, moved.trust, moved.wall) == (
+        Trust.INTERNAL,
+        Trust.UNTRUSTED,
+        "gvisor",
+    )
+    async with Sandbox(keep="task") as sandbox:
+        assert sandbox.guest.runtime == "gvisor"
+        assert (await sandbox.run(["cat", "/workspace/file"])).stdout == "mine\n"
+    told = [each.payload for each in read_entries(store.directory, "task")]
+    assert Promoted("internal", "untrusted", "gvisor") in told
+    with pytest.raises(RequestError, match="--weaker"):
+        await promote("task", Trust.INTERNAL)
+    assert json.loads(store.kept.find("task").policy)["trust"] == "untrusted"
+    await promote("task", Trust.INTERNAL, weaker=True)
+    async with Sandbox(keep="task") as sandbox:
+        assert sandbox.guest.runtime == "namespace"
+        assert (await sandbox.run(["cat", "/workspace/file"])).stdout == "mine\n"
+
+
+async def test_a_wall_that_cannot_be_built_changes_nothing(
+    make: Make, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with make(keep="task"):
+        pass
+    with monkeypatch.context() as patch:
+        patch.setenv("CLOISTER_RUNTIMES", "untrusted=gvisor")
+        patch.setattr(gvisor_runtime, "candidates", lambda: ())
+        with pytest.raises(Unsupported, match="runsc is not installed"):
+            await promote("task", Trust.UNTRUSTED)
+    assert json.loads(store.kept.find("task").policy).get("trust", "internal") == "internal"
+    async with Sandbox(keep="task") as sandbox:
+        assert sandbox.guest.runtime == "namespace"
