@@ -37,9 +37,10 @@ _UPLOAD = re.compile(r"/templates/[^/]+/files/[0-9a-f]{64}")
 _HOST = re.compile(r"(\d{1,5})-(i[a-z0-9]+)\.")
 _ROUTES = [
     *SANDBOX_ROUTES,
+    # Before those of snapshots, to whom every other name below /templates may belong.
+    *TEMPLATE_ROUTES,
     *SNAPSHOT_ROUTES,
     *BUILD_ROUTES,
-    *TEMPLATE_ROUTES,
     *VOLUME_ROUTES,
 ]
 _ANYWHERE = {

@@ -48,6 +48,9 @@ _STREAMS: dict[str, Callable[[Box, Request], Awaitable[Response]]] = {
 }
 
 
+_SERVICES = ("/process.Process/", "/filesystem.Filesystem/")
+
+
 async def answer(box: Box, request: Request) -> Response:
     """Answer one request to the sandbox, if whoever sends it has the sandbox's token."""
     return await answering(partial(_answer, box))(request)
@@ -67,6 +70,9 @@ async def _answer(box: Box, request: Request) -> Response:
             return await answer_unary(request, partial(_file_call, box, request, path))
         if path == "/files":
             return await upload(box, request)
+        if path.startswith(_SERVICES):
+            # Not 404: to clients that would be about a process or a file.
+            raise CallRefused("unimplemented", f"{path[1:256]} is not served here")
     elif request.method in ("GET", "HEAD"):
         if path == "/files":
             return await download(box, request)

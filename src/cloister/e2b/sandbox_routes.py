@@ -15,7 +15,14 @@ from urllib.parse import parse_qsl, unquote
 from starlette.responses import Response
 
 from cloister.e2b import fields
-from cloister.e2b.answers import empty_answer, json_answer, parse_object, read_body, read_json
+from cloister.e2b.answers import (
+    empty_answer,
+    error_answer,
+    json_answer,
+    parse_object,
+    read_body,
+    read_json,
+)
 from cloister.e2b.boxes import notes_of
 from cloister.e2b.control import Route, Visit, route
 from cloister.e2b.measured import measure
@@ -120,6 +127,12 @@ async def set_timeout(visit: Visit) -> Response:
     else:
         await fleet.end(visit.caller.tenant, resident.id, "its timeout was set to nothing")
     return empty_answer()
+
+
+async def metrics_of_several(visit: Visit) -> Response:
+    """Refuse what no client asks for, before `metrics` is taken for the name of a sandbox."""
+    visit.require("sandboxes:read")
+    return error_answer(501, "metrics are told of one sandbox at a time; ask for each")
 
 
 async def metrics(visit: Visit) -> Response:
@@ -245,6 +258,7 @@ SANDBOX_ROUTES: list[Route] = [
     route("POST", "/sandboxes", create),
     route("GET", "/v2/sandboxes", list_all),
     route("GET", "/sandboxes", list_all),
+    route("GET", "/sandboxes/metrics", metrics_of_several),
     route("GET", "/sandboxes/{}", info),
     route("DELETE", "/sandboxes/{}", kill),
     route("POST", "/sandboxes/{}/timeout", set_timeout),
