@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -76,12 +77,28 @@ async def changes(
 
 async def patch_text(sandbox: Sandbox, below: str, earlier: Snapshot | None) -> str:
     """Return the changed text as git shows it, up to a limit."""
-    benches = None if earlier is None else await sandbox.benches(earlier)
-    data = await asyncio.to_thread(_patch, *await sandbox.compared(), below, benches)
+    if os.environ.get("CLOISTER_URL"):
+        data = await _patch_there(sandbox, below, earlier)
+    else:
+        benches = None if earlier is None else await sandbox.benches(earlier)
+        data = await asyncio.to_thread(_patch, *await sandbox.compared(), below, benches)
     text = data[:_PATCH_BYTES].decode("utf-8", "replace")
     if len(data) > _PATCH_BYTES:
         text += "\n[there is more; name a smaller path]\n"
     return text
+
+
+async def _patch_there(sandbox: Sandbox, below: str, earlier: Snapshot | None) -> bytes:
+    from cloister.sandbox.remote import RemoteSandbox
+
+    data = b""
+    if isinstance(sandbox, RemoteSandbox):
+        async with contextlib.aclosing(sandbox.export("patch", below, earlier)) as chunks:
+            async for chunk in chunks:
+                data += chunk
+                if len(data) > _PATCH_BYTES:
+                    break
+    return data
 
 
 def _patch(

@@ -8,7 +8,7 @@ import os
 import socket as sockets
 import weakref
 from base64 import b64encode
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 from cloister.errors import (
@@ -308,6 +308,18 @@ class RemoteSandbox(Sandbox):
     ) -> RemoteDifferences:
         """Return what changed in one tree since the image, or since a snapshot."""
         return RemoteDifferences(self, below, None if since is None else str(which(since)))
+
+    async def export(
+        self, form: str, below: str = "/", since: Snapshot | str | int | None = None
+    ) -> AsyncGenerator[bytes, None]:
+        """Yield what changed in one tree as a patch or a tar, as the server writes it."""
+        query = {"form": form, "below": below, "since": None if since is None else which(since)}
+        with self.told_gone():
+            async with contextlib.aclosing(
+                self.client.stream(f"{self.place}/export", query)
+            ) as chunks:
+                async for chunk in chunks:
+                    yield chunk
 
     async def usage(self) -> SandboxUsage:
         """Return what the whole sandbox consumes now."""

@@ -7,7 +7,6 @@ import json
 import os
 from collections.abc import AsyncGenerator
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -15,10 +14,9 @@ from cloister.cli import outlet, session
 from cloister.cli.changes import listing
 from cloister.cli.ledger import emit
 from cloister.cli.progress import Waiting
-from cloister.cli.served.place import awake, client, path_of, require
+from cloister.cli.served.place import awake, require
 from cloister.errors import RequestError, Unsupported
 from cloister.model import parse_absolute_path
-from cloister.sandbox.remote import RemoteSandbox
 
 
 async def diff(
@@ -30,7 +28,7 @@ async def diff(
     below = parse_absolute_path(path, "PATH")
     async with awake(await require(name)) as sandbox:
         if as_patch:
-            await _show(_exported(sandbox, "patch", below, since))
+            await _show(sandbox.export("patch", below, _since(since)))
             return 0
         changes = await sandbox.diff(below, since=_since(since))
     form = ("stat-json" if as_json else "stat") if stat else "json" if as_json else "text"
@@ -51,7 +49,7 @@ async def export(
         if form != "patch" and session.is_terminal(1):
             raise click.UsageError("a tar is not for a terminal; name a file with --output")
     async with awake(await require(name)) as sandbox:
-        chunks = _exported(sandbox, form, tree, since)
+        chunks = sandbox.export(form, tree, _since(since))
         if output is None:
             await _show(chunks)
             return 0
@@ -60,13 +58,6 @@ async def export(
     if as_json:
         click.echo(json.dumps({"file": output, "bytes": size}))
     return 0
-
-
-def _exported(
-    sandbox: RemoteSandbox, form: str, below: str, since: str | None
-) -> AsyncGenerator[bytes, None]:
-    query: dict[str, Any] = {"form": form, "below": below, "since": _since(since)}
-    return client().stream(f"{path_of({'id': sandbox.id})}/export", query)
 
 
 def _since(text: str | None) -> str | None:
