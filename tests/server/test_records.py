@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import TypeVar
 
 import pytest
-from sqlalchemy import create_engine, inspect, text
+from sqlalchemy import create_engine, delete, inspect, text
 from sqlalchemy.engine import make_url
 
 from cloister.errors import AlreadyExists, HostError, NotFound
 from cloister.server.records import Records, SandboxRow
-from cloister.server.records.tables import MIGRATIONS
+from cloister.server.records.tables import MIGRATIONS, sandboxes, tokens
+from cloister.server.records.transfer import dump, load
 from cloister.server.tokens import Tokens, Wish, all_tokens, create_token, revoke
 
 from .conftest import StartServer, created
@@ -189,6 +190,28 @@ def test_several_that_open_new_records_at_once_agree(database: str) -> None:
     asyncio.run(open_all())
 
 
+def test_all_rows_go_from_one_kind_of_database_to_another(database: str, tmp_path: Path) -> None:
+    there = Records.open(f"sqlite:///{tmp_path}/other.db")
+    here = Records.open(database)
+    try:
+        create_token(here, Wish("acme", label="ü"))
+        asyncio.run(here.add_sandbox(ROW))
+        held, known = dump(here)
+        assert (len(held), known) == (1, [ROW])
+        load(there, held, known)
+        assert dump(there) == (held, known)
+        with pytest.raises(AlreadyExists):
+            load(there, held, known)
+        # And back again, where what there was has been lost.
+        here.do_now(lambda connection: connection.execute(delete(sandboxes)))
+        here.do_now(lambda connection: connection.execute(delete(tokens)))
+        load(here, *dump(there))
+        assert dump(here) == (held, known)
+    finally:
+        here.close()
+        there.close()
+
+
 def test_a_killed_server_finds_its_records_in_postgresql(
     start_server: StartServer, postgresql_url: str
 ) -> None:
@@ -198,7 +221,7 @@ def test_a_killed_server_finds_its_records_in_postgresql(
     client = server.client(secret)
     plain = created(client, metadata={"job": "7"})
     kept = created(client, keep="task", limits={"disk": "unlimited"})
-    written = {"command": "echo kept > /workspace/file; sync"}
+    written = {"command": "echo kept > /workspace/file"}
     assert client.post(f"/v1/sandboxes/{kept}/run", json=written).json()["exit_code"] == 0
     assert client.get("/v1/sandboxes/%00").status_code == 404
     server.stop(signal.SIGKILL)

@@ -124,6 +124,21 @@ class Templates:
                     found.append(record)
         return found
 
+    def texts(self) -> list[str]:
+        """Return every version as it is kept, whether or not its image is here."""
+        return [path.read_text() for path in sorted(self._directory.glob("*/*.json"))]
+
+    def put_back(self, text: str) -> bool:
+        """Keep a version as it was kept before, under its own number; False if there is one."""
+        record = _parse(text, Path("a template of a backup"))
+        directory = self._directory / parse_name(record.name, "template")
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if not _write(self._path(record.name, record.version), text):
+            return False
+        with contextlib.suppress(NotFound):
+            self._store.images.name(image_name(record.name, record.version), record.image)
+        return True
+
     def put(
         self,
         name: str,

@@ -94,13 +94,28 @@ class Records:
             self._disconnect()
             raise HostError(f"the records cannot be used: {_said(error)}") from error
 
+    def view_now(self, work: Callable[[Connection], Value]) -> Value:
+        """Look at everything as it is at one moment, in the calling thread."""
+        try:
+            with self._engine.connect() as connection:
+                if self._engine.dialect.name == "sqlite":
+                    # Its driver begins a transaction only for what writes.
+                    connection.exec_driver_sql("BEGIN")
+                else:
+                    connection.execution_options(isolation_level="REPEATABLE READ")
+                return work(connection)
+        except SQLAlchemyError as error:
+            raise HostError(f"the records cannot be used: {_said(error)}") from error
+
     async def probe(self) -> None:
         """Raise if the database does not answer."""
         await self.do(lambda connection: connection.execute(select(1)))
 
     async def add_sandbox(self, row: SandboxRow) -> None:
         """Remember a sandbox, before it is started."""
-        await self.do(lambda connection: connection.execute(insert(sandboxes).values(_packed(row))))
+        await self.do(
+            lambda connection: connection.execute(insert(sandboxes).values(pack_row(row)))
+        )
 
     async def change_sandbox(self, id: str, **changes: Any) -> None:
         """Change what is remembered of one."""
@@ -140,13 +155,13 @@ class Records:
                 return []
             query = query.where(sandboxes.c[key] == value)
         rows = await self.do(lambda connection: list(connection.execute(query).mappings()))
-        return [_sandbox_row(row) for row in rows]
+        return [sandbox_row(row) for row in rows]
 
     async def token_row(self, id: str) -> TokenRow | None:
         """Return the token of that id."""
         query = select(tokens).where(tokens.c.id == id)
         row = await self.do(lambda connection: connection.execute(query).mappings().first())
-        return None if row is None else _token_row(row)
+        return None if row is None else token_row(row)
 
 
 def _is_storable(text: str) -> bool:
@@ -154,7 +169,8 @@ def _is_storable(text: str) -> bool:
     return "\0" not in text and not any("\ud800" <= each <= "\udfff" for each in text)
 
 
-def _packed(row: SandboxRow | TokenRow) -> dict[str, Any]:
+def pack_row(row: SandboxRow | TokenRow) -> dict[str, Any]:
+    """Return a row as its table has it."""
     return {key: _pack(value) for key, value in asdict(row).items()}
 
 
@@ -162,26 +178,28 @@ def _pack(value: Any) -> Any:
     return json.dumps(value) if isinstance(value, dict | list | tuple) else value
 
 
-def _sandbox_row(row: Any) -> SandboxRow:
+def sandbox_row(row: Any) -> SandboxRow:
+    """Return a row of the table of sandboxes as a value."""
     fields = dict(row)
     fields["metadata"] = json.loads(fields["metadata"])
     fields["notes"] = json.loads(fields["notes"])
     return SandboxRow(**fields)
 
 
-def _token_row(row: Any) -> TokenRow:
+def token_row(row: Any) -> TokenRow:
+    """Return a row of the table of tokens as a value."""
     return TokenRow(**{**row, "scopes": tuple(json.loads(row["scopes"]))})
 
 
 def add_token(connection: Connection, row: TokenRow) -> None:
     """Put a token into the records."""
-    connection.execute(insert(tokens).values(_packed(row)))
+    connection.execute(insert(tokens).values(pack_row(row)))
 
 
 def list_tokens(connection: Connection) -> list[TokenRow]:
     """Return all tokens, oldest first."""
     query = select(tokens).order_by(tokens.c.created_at)
-    return [_token_row(row) for row in connection.execute(query).mappings()]
+    return [token_row(row) for row in connection.execute(query).mappings()]
 
 
 def revoke_token(connection: Connection, id: str, now: float) -> bool:
