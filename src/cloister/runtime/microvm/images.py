@@ -36,6 +36,19 @@ def layer_image(directory: Path, *, exact: bool) -> Path:
     return made_once(f"layer-{key}.img", lambda to: _write_image(directory, to))
 
 
+def smallest_root(cell: Path) -> Path:
+    """Return a directory with one program that needs nothing else, to prove a machine with."""
+    status = cell.stat()
+
+    def make(to: Path) -> None:
+        (to / "bin").mkdir(parents=True)
+        shutil.copyfile(cell, to / "bin" / "cell")
+        for path in (to, *to.rglob("*")):
+            path.chmod(0o755)
+
+    return made_once(f"smallest-{status.st_size}-{status.st_mtime_ns}", make)
+
+
 def etc_image() -> Path:
     """Return a disk with the public part of /etc, and what a sandbox says about itself."""
     digest = hashlib.sha256(repr(synthetic_files()).encode())
