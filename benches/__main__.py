@@ -21,6 +21,7 @@ from benches import (
     hundred,
     idle,
     ledger,
+    microvm,
     report,
     run,
     server,
@@ -49,6 +50,7 @@ BENCHES: dict[str, Callable[[Setting], Awaitable[list[Row]]]] = {
     "server": server.measure,
     "e2b": e2b.measure,
     "gvisor": gvisor.measure,
+    "microvm": microvm.measure,
     "wasm": wasm.measure,
 }
 # Only when named: it takes ten minutes.

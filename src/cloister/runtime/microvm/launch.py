@@ -34,6 +34,8 @@ async def launch_machine(
     greeting_s: float,
     begin: Callable[[Monitor, Desk], Coroutine[Any, Any, None]],
     memory: Memory | None = None,
+    *,
+    silent: bool = False,
 ) -> MicrovmGuest:
     """Return the guest once it has greeted; `fds` and `letters` are what QEMU and it are given.
 
@@ -58,6 +60,7 @@ async def launch_machine(
                 log=writing,
                 greeting_s=greeting_s,
                 memory=memory,
+                silent=silent,
                 opening=[*((b"\0", some) for some in handed), *told],
             )
             guest = await _both(standing, begin(monitor, desk))

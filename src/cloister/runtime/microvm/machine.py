@@ -40,13 +40,14 @@ class Shape:
         return -(-wanted // _ALIGNED) * _ALIGNED
 
 
-def restored(shape: Shape, directory: str, cell: str) -> Kernel:
+def restored(shape: Shape, directory: str, cell: str, *, share: str = "off") -> Kernel:
     """Return the program of a machine that goes on from one that has booted.
 
-    It is given: monitor, desk, memory, state, the layers, the scratch disk.
+    It is given: monitor, desk, memory, state, the layers, the scratch disk. Memory that is
+    shared (`share` is "on") becomes what the file holds.
     """
     words = ["-incoming", "defer"]
-    return _kernel(shape, 4, words, directory, cell, share="off")
+    return _kernel(shape, 4, words, directory, cell, share=share)
 
 
 def booting(shape: Shape, directory: str, cell: str, ticks_khz: int) -> Kernel:

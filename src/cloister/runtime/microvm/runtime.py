@@ -35,6 +35,7 @@ from cloister.runtime.plan import Directory, Plan
 # A machine boots once for each shape; on a busy host an emulated one takes its time.
 _BOOT_S = 180.0
 _GREETING_S = 60.0
+_NEW = os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC
 
 
 class MicrovmRuntime:
@@ -45,6 +46,7 @@ class MicrovmRuntime:
     def __init__(self, launching: NamespaceRuntime) -> None:
         self._launching = launching
         self._templates: dict[str, asyncio.Task[template.Template]] = {}
+        self._settling: dict[Path, asyncio.Task[int]] = {}
         self._host_images: dict[str | None, Path] = {}
 
     def facts(self) -> RuntimeFacts:
@@ -121,8 +123,13 @@ class MicrovmRuntime:
         def require(_: Plan, posture: Posture) -> None:
             require_posture(inside, posture)
 
+        # What goes on in its own place does so once; what is forked is first made a file.
+        whole = memory is not None and memory.renewal is None
+
         async def thaw(monitor: Monitor, desk: Desk) -> None:
-            await template.go_on(monitor)
+            await template.load(monitor, with_memory=whole)
+            # It was stopped when it was saved, and is so still.
+            await monitor.ask("cont")
             if memory is not None:
                 await desk.thaw_renewed(time.time_ns(), memory.renewal)
 
@@ -133,7 +140,10 @@ class MicrovmRuntime:
                 letters = template.renewal_letter(time.time_ns())
                 letters += template.launch_letter(inside.encoded)
             else:
-                first, saved = _hold(held, _empty_memory(shape)), memory.files / "state"
+                if whole:
+                    first, saved = _hold(held, _empty_memory(shape)), memory.files / "state"
+                else:
+                    first, saved = await self._settled(plan, shape, layers, memory.files)
                 disk = await asyncio.to_thread(disk_of_memory, plan.stored)
                 letters = b""
             _hold(held, disk)
@@ -158,6 +168,57 @@ class MicrovmRuntime:
             raise
         return guest
 
+    async def _settled(
+        self, plan: MachinePlan, shape: Shape, layers: Sequence[Path], files: Path
+    ) -> tuple[int, Path]:
+        """Return saved memory as a sealed file, and its devices: made once for all forks."""
+        for path in [path for path in self._settling if not path.exists()]:
+            # Whoever had it unsealed is through with it.
+            os.close(await self._settling.pop(path))
+        task = self._settling.get(files)
+        if task is None or (task.done() and (task.cancelled() or task.exception() is not None)):
+            making = self._settle(plan, shape, layers, files)
+            task = self._settling[files] = asyncio.get_running_loop().create_task(making)
+        return await asyncio.shield(task), files / "devices"
+
+    async def _settle(
+        self, plan: MachinePlan, shape: Shape, layers: Sequence[Path], files: Path
+    ) -> int:
+        outer = self._launching.another(plan)
+        if outer is None or plan.kernel is None:
+            raise LaunchFailed("there are no ids left for a machine that is forked", step="ids")
+        shown = dict(plan.kernel.shown)
+        kernel = restored(shape, shown["qemu"], shown["cell"], share="on")
+        with ExitStack() as held:
+            memory = _empty_memory(shape)
+            held.callback(os.close, memory)
+            state = _hold(held, os.open(files / "state", os.O_RDONLY | os.O_CLOEXEC))
+            disks = [_hold(held, os.open(path, os.O_RDONLY | os.O_CLOEXEC)) for path in layers]
+            # Nothing runs in it: no disk is read or written.
+            disks.append(_hold(held, os.memfd_create("disk", os.MFD_CLOEXEC)))
+            os.ftruncate(disks[-1], shape.disk_bytes // 4096 * 4096)
+            devices = _hold(held, os.open(files / "devices", _NEW, 0o600))
+
+            async def settle(monitor: Monitor, desk: Desk) -> None:
+                await template.load(monitor, with_memory=True)
+                await template.save(monitor, devices, with_memory=False)
+
+            guest = await launch_machine(
+                self._launching,
+                new_sandbox_id(),
+                dataclasses.replace(outer, kernel=kernel, drill=None),
+                lambda error: None,
+                lambda plan, posture: None,
+                (memory, state, *disks),
+                b"",
+                _GREETING_S,
+                settle,
+                silent=True,
+            )
+            await asyncio.shield(self.destroy(guest))
+            template.seal(memory)
+            return os.dup(memory)
+
     def memory_place(self, id: str) -> Path:
         """Return a directory for memory of a sandbox, saved or to go on from."""
         return self._launching.memory_place(id)
@@ -176,7 +237,7 @@ class MicrovmRuntime:
             files.mkdir(mode=0o700)
             await guest.desk.freeze(True)
             with open(files / "state", "xb") as state:
-                await template.save(guest.monitor, state.fileno())
+                await template.save(guest.monitor, state.fileno(), with_memory=True)
         except BaseException:
             shutil.rmtree(files, ignore_errors=True)
             if on_lost is not None:
@@ -275,12 +336,12 @@ class MicrovmRuntime:
                 (memory, image, first, *disks),
                 template.configuration_letter(),
                 _BOOT_S,
-                template.prepare,
+                _at_once,
             )
             try:
                 if guest.monitor is None:
                     raise LaunchFailed("the machine came without a monitor", step="kernel")
-                await template.save(guest.monitor, state)
+                await template.save(guest.monitor, state, with_memory=False)
                 version = guest.posture.facts.get("kernel", "")
             finally:
                 await asyncio.shield(self.destroy(guest))
@@ -308,13 +369,24 @@ class MicrovmRuntime:
             if not task.cancelled() and task.exception() is None:
                 os.close(task.result().memory)
         self._templates.clear()
+        for settling in self._settling.values():
+            if not settling.done():
+                settling.cancel()
+            await asyncio.wait([settling])
+            if not settling.cancelled() and settling.exception() is None:
+                os.close(settling.result())
+        self._settling.clear()
 
     def abandon(self) -> None:
         """Nothing is held here that the launcher's runtime does not hold."""
 
 
+async def _at_once(_: Monitor, __: Desk) -> None:
+    """Nothing has to be said to a machine that boots."""
+
+
 def _empty_memory(shape: Shape) -> int:
-    memory = os.memfd_create("machine", os.MFD_CLOEXEC)
+    memory = os.memfd_create("machine", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     os.ftruncate(memory, shape.ram_bytes)
     return memory
 

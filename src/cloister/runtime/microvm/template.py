@@ -59,11 +59,16 @@ def sealed_copy(source: int) -> int:
     memory = os.memfd_create("machine", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
         copy_sparse(source, memory)
-        fcntl.fcntl(memory, fcntl.F_ADD_SEALS, _SEALS)
+        seal(memory)
     except BaseException:
         os.close(memory)
         raise
     return memory
+
+
+def seal(memory: int) -> None:
+    """Have nobody change it any more, whoever can open it."""
+    fcntl.fcntl(memory, fcntl.F_ADD_SEALS, _SEALS)
 
 
 def keep_template(key: str, memory: int, state: int, disk: int, kernel: str) -> None:
@@ -79,29 +84,29 @@ def keep_template(key: str, memory: int, state: int, disk: int, kernel: str) -> 
     made_once(f"template-{key}", write)
 
 
-async def save(monitor: Monitor, state: int) -> None:
-    """Stop a machine and have its state written: its devices, and memory that is its own."""
+async def save(monitor: Monitor, state: int, *, with_memory: bool) -> None:
+    """Stop a machine and have the state of its devices written; its memory too, or it is a file."""
     async with asyncio.timeout(_SAVE_S):
+        await prepare(monitor, with_memory=with_memory)
         await monitor.ask("stop")
         await monitor.ask("getfd", fd=state, fdname="state")
         await monitor.ask("migrate", uri="fd:state")
         await monitor.until("MIGRATION", "completed", refused=("failed", "cancelled"))
 
 
-async def go_on(monitor: Monitor, _: object = None) -> None:
-    """Have a machine that was started for it go on from what it was given."""
-    await prepare(monitor)
+async def load(monitor: Monitor, *, with_memory: bool) -> None:
+    """Have a machine that was started for it take over what it was given; it stands still then."""
+    await prepare(monitor, with_memory=with_memory)
     await monitor.ask("migrate-incoming", uri=STATE)
     await monitor.until("MIGRATION", "completed", refused=("failed", "cancelled"))
-    # It was stopped when it was saved, and is so still.
-    await monitor.ask("cont")
 
 
-async def prepare(monitor: Monitor, _: object = None) -> None:
+async def prepare(monitor: Monitor, *, with_memory: bool) -> None:
     """Say how a machine is saved and gone on from, before either."""
-    # Memory that is shared is the file itself, and no part of what is saved beside it.
-    names = ("x-ignore-shared", "events")
-    wanted = [{"capability": name, "state": True} for name in names]
+    wanted = [
+        {"capability": "events", "state": True},
+        {"capability": "x-ignore-shared", "state": not with_memory},
+    ]
     await monitor.ask("migrate-set-capabilities", capabilities=wanted)
     await monitor.ask("migrate-set-parameters", **{"max-bandwidth": _BYTES_A_SECOND})
 

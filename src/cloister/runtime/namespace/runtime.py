@@ -237,12 +237,13 @@ class NamespaceRuntime:
         greeting_s: float = _GREETING_S,
         memory: Memory | None = None,
         opening: Sequence[tuple[bytes, Sequence[int]]] = (),
+        silent: bool = False,
     ) -> GuestKind:
         """Perform a plan and return its guest, of this `kind`, once its posture is as required.
 
         `log` is where a kernel of its own says what went wrong; `opening` is what it is told,
         with descriptors, before there is a guest. With `memory` the guest does not begin but goes
-        on: over the link it had, or renewed.
+        on: over the link it had, or renewed. One that is `silent` never runs, and says nothing.
         """
         launcher, instance, number = self._launcher, self._instance, next(self._numbers)
         if launcher is None or instance is None:
@@ -274,8 +275,8 @@ class NamespaceRuntime:
                 socket.send_fds(ours, [words], descriptors)
             if memory is not None:
                 await go_on(link, ours, memory, greeting_s)
-            hello = await self._greeting(link, greeting_s)
-            posture = parse_posture(hello.facts, {"wall": kind.runtime})
+            facts = b"" if silent else (await self._greeting(link, greeting_s)).facts
+            posture = parse_posture(facts, {"wall": kind.runtime})
             require(plan, posture)
             launched = await launcher.launched(number)
             doors = Doors.of(launched.doors)
