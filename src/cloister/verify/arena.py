@@ -52,6 +52,11 @@ class Arena:
         self.outputs: list[bytes] = []
 
     @property
+    def own_kernel(self) -> bool:
+        """Whether the sandboxes have a kernel of their own, which answers otherwise and later."""
+        return self.runtime in ("gvisor", "microvm")
+
+    @property
     def far_end(self) -> FarEnd:
         """The listeners on the host."""
         return self.canary.far_end

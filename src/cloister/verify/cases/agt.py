@@ -162,12 +162,21 @@ def listeners():
             found += [f"{table} {l.split()[1]}" for l in open(path).read().splitlines()[1:]]
     return found
 
-def sockets_of_others():
+def sockets_of_others(only_opened):
     return [
         f"{pid} {fd}"
         for pid in os.listdir("/proc") if pid.isdigit() and int(pid) != os.getpid()
-        for fd in readable(pid)
+        for fd in readable(pid) if not only_opened or opened(f"/proc/{pid}/fd/{fd}")
     ]
+
+def opened(path):
+    try:
+        fd = os.open(path, os.O_WRONLY | os.O_NONBLOCK)
+    except OSError:
+        return False
+    mode = os.fstat(fd).st_mode
+    os.close(fd)
+    return not stat.S_ISCHR(mode)
 
 def readable(pid):
     try:
@@ -175,7 +184,7 @@ def readable(pid):
     except OSError:
         return []
 
-def attempt():
+def attempt(only_opened):
     before = listeners()
     own = socket.socket(socket.AF_UNIX)
     own.bind("\\0own")
@@ -195,7 +204,7 @@ def attempt():
         "after": listeners(),
         "files": files,
         "inherited": [link for link in inherited if "/proc/" not in link],
-        "others": sockets_of_others(),
+        "others": sockets_of_others(only_opened == "opened"),
         "vsock": tried(socket.socket, 40, socket.SOCK_STREAM),
     }
 """
@@ -203,13 +212,16 @@ def attempt():
 
 @case("AGT-03", "find the guest's channel to the host and speak on it", "critical")
 async def find_channel(arena: Arena) -> None:
-    for stream in (False, True):
+    # Into another kernel no descriptor travels: there is the one way.
+    for stream in (True,) if arena.own_kernel else (False, True):
         sandbox = arena.prepare()
         sandbox._amend = lambda plan, stream=stream: dataclasses.replace(
             plan, stream_transport=stream
         )
         async with sandbox, _clerk_at_work(sandbox):
-            found = arena.expect_allowed(await arena.attempt(sandbox, _SEARCH))
+            # gVisor lets everybody see numbers there; what counts is what can be spoken on.
+            looked = "opened" if arena.own_kernel else "seen"
+            found = arena.expect_allowed(await arena.attempt(sandbox, _SEARCH, looked))
             own = [line for line in found["after"] if line not in found["before"]]
             arena.expect(any("@own" in line for line in own), f"own socket not found in {own}")
             # A bound name, or the flag of a listener (SO_ACCEPTCON), is something to connect to.

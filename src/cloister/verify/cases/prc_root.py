@@ -183,17 +183,18 @@ async def _race_once(arena: Arena, mounts: list[Mount]) -> int:
     token = arena.canary.path_token
     try:
         async with arena.sandbox(mounts=mounts) as victim:
-            seen = await victim.run("ls -a /sub /sub/.. / 2>/dev/null; cat /proc/self/mountinfo")
+            seen = await victim.run("echo /sub/* /sub/../* /*; cat /proc/self/mountinfo")
     except CloisterError:
         return 0
-    lines = [line for line in seen.stdout.splitlines() if " /sub " in line]
-    for line in lines:
+    lines = [line for line in seen.stdout.splitlines()[1:] if " /sub " in line]
+    # A kernel of its own does not know where on the host a mount comes from: names have to do.
+    for line in () if arena.own_kernel else lines:
         # The fourth field is the directory on its filesystem that is mounted.
         # Its name may have changed since; what counts is that it lies in what is shared.
         place = line.split()[3]
         if not place.partition(token)[2].startswith("/shared/a/"):
             raise NotHeld(f"/sub inside is {place} of the host, not the directory that was granted")
-    if "flag" in seen.stdout.split():
+    if any(path.endswith("/flag") for path in seen.stdout.split()):
         raise NotHeld("the directory with the flag is seen inside")
     return 1
 

