@@ -75,6 +75,7 @@ def test_what_is_kept_is_used_listed_and_removed_by_its_name(cloister: Run, name
     cloister("exec", name, "--", "sh", "-c", "sleep 1000 >/dev/null 2>&1 & echo $! > pid")
     alive = "kill -0 $(cat /workspace/pid) && echo $WORD"
     assert cloister("exec", "--env", "WORD=yes", name, "--", "sh", "-c", alive).stdout == "yes\n"
+    assert "--to-disk is not for a server" in cloister("pause", "--to-disk", name, code=125).stderr
     cloister("pause", name)
     assert json.loads(cloister("ls", "--json").stdout)[0]["state"] == "paused"
     cloister("resume", name)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from importlib import import_module
+from inspect import signature
 from typing import Any
 
 import click
@@ -13,6 +14,7 @@ from cloister.cli import session
 from cloister.errors import Unsupported
 
 _ROOM = "cloister.cli.served"
+_DEFAULT = click.core.ParameterSource.DEFAULT
 # What each command is there; what is not named is about this machine.
 _SERVED = {
     "approvals": "questions:approvals",
@@ -75,6 +77,19 @@ def _callback(name: str) -> Callable[..., int]:
             )
         module, _, attribute = _SERVED[name].partition(":")
         act = getattr(import_module(f"{_ROOM}.{module}"), attribute)
-        return session.run_until_signal(lambda: act(**options))
+        given = _known(act, options)
+        return session.run_until_signal(lambda: act(**given))
 
     return call
+
+
+def _known(act: Callable[..., Any], options: dict[str, Any]) -> dict[str, Any]:
+    """Return the options that a server knows; another one that was asked for is refused."""
+    parameters = signature(act).parameters
+    if any(each.kind is each.VAR_KEYWORD for each in parameters.values()):
+        return options
+    line = click.get_current_context()
+    for name in options:
+        if name not in parameters and line.get_parameter_source(name) is not _DEFAULT:
+            raise Unsupported(f"--{name.replace('_', '-')} is not for a server; leave it out")
+    return {name: value for name, value in options.items() if name in parameters}
