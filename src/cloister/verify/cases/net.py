@@ -9,10 +9,10 @@ import signal
 from cloister.node import Node
 from cloister.verify.arena import Arena
 from cloister.verify.case import case, not_testable
+from cloister.verify.cases.deep_out import deep_out
 from cloister.verify.cases.way_out import ALLOWED, ASK, NOWHERE, OTHER, require_denied, way_out
 
 not_testable("NET-07", "a sandbox has no interface but its loopback, so no layer 2 to spoof on")
-not_testable("NET-14", "there are no rules on methods, paths or credentials yet")
 
 _CONNECT = """
 def attempt(*places):
@@ -275,4 +275,25 @@ def attempt():
     async with way_out(arena) as out:
         found = arena.expect_allowed(await arena.attempt(out.sandbox, source))
         arena.expect_each(found, refused, "protocol")
+        await out.expect_reached(arena)
+
+
+@case("NET-14", "an allowed host, asked for what its rule does not allow", "high")
+async def beyond_the_rule(arena: Arena) -> None:
+    own = "Authorization: Bearer an-account-of-somebody-else"
+    async with deep_out(arena) as out:
+        beyond = [
+            out.request("/open/a", own, method="PUT"),
+            out.request("/open/a", own, method="DELETE"),
+            out.request("/upload", own, method="POST"),
+            out.request("/open/../upload", own),
+            out.request("/open/%2e%2e/upload", own),
+            out.request("/open/a", "X-HTTP-Method-Override: PUT", own, method="POST"),
+        ]
+        for answer in await out.say(arena, *beyond):
+            refused = answer.startswith(("HTTP/1.1 403", "HTTP/1.1 400"))
+            arena.expect(refused, f"answered {answer[:200]!r}")
+        denied = (await out.sandbox.traffic()).denied
+        asked = sum(each.count for each in denied if each.kind == "request")
+        arena.expect(asked == len(beyond), f"of {len(beyond)} refusals {asked} are recorded")
         await out.expect_reached(arena)

@@ -11,16 +11,14 @@ from cloister.errors import CloisterError
 from cloister.model import Limits, Reason, Result
 from cloister.sandbox import Sandbox
 from cloister.verify.arena import PYTHON, Arena
-from cloister.verify.case import NotApplicable, NotHeld, case, not_testable
-from cloister.verify.cases import res_storage
+from cloister.verify.case import NotApplicable, NotHeld, case
+from cloister.verify.cases import res_gateway, res_storage
 from cloister.verify.cases.started import DEADLINE_S, in_time
 
-__all__ = ["res_storage"]
+__all__ = ["res_gateway", "res_storage"]
 
 _PIDS = 64
 _LOOK_S = 0.02
-
-not_testable("RES-13", "this release has no egress proxy that connections could be opened through")
 
 
 async def _expect_neighbour_works(arena: Arena) -> None:
