@@ -9,7 +9,7 @@ from importlib.util import find_spec
 AREAS = (
     *("lch", "lch_identity", "sysc", "sysc_ability", "prc", "prc_root"),
     *("fsm", "res", "lif", "agt", "xfr", "out", "img", "img_state", "cfg"),
-    *("net", "dns_names", "dom", "pxy", "sec", "apr", "aud", "aud_store", "tir"),
+    *("net", "dns_names", "dom", "pxy", "sec", "apr", "aud", "aud_store", "tir", "tir_machine"),
 )
 
 
