@@ -106,6 +106,7 @@ def test_what_is_used_is_said(acme: httpx.Client, sandbox: str) -> None:
 def test_a_server_that_is_well_says_so_and_counts(owner: httpx.Client, acme: httpx.Client) -> None:
     assert owner.get("/healthz").text == "ok\n"
     assert owner.get("/readyz").text == "ready\n"
+    acme.get("/v1/sandboxes")
     assert 'path="/v1/sandboxes"' in owner.get("/metrics").text
     assert acme.get("/metrics").status_code == 403
     assert acme.get("/healthz").status_code == 200
