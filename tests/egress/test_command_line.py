@@ -27,3 +27,13 @@ async def test_what_is_no_host_is_refused_with_the_options_name() -> None:
     refused = await run("--allow", "https://a.test/", "--", "true")
     assert refused.returncode == 2
     assert "--allow" in refused.stderr
+
+
+async def test_a_program_that_failed_is_told_what_was_refused_on_its_way_out() -> None:
+    ask = ("--", "sh", "-c", "getent ahostsv4 b.test; getent ahostsv4 a.test >/dev/null; exit 4")
+    told = await run("--allow", "a.test", *ask)
+    assert told.returncode == 4
+    assert 'refused on the way out: "b.test"' in told.stderr
+    assert "a.test" not in told.stderr
+    silent = await run("--allow", "a.test", "--", "sh", "-c", "getent ahostsv4 b.test; exit 0")
+    assert (silent.returncode, silent.stderr) == (0, "")

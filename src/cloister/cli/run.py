@@ -13,11 +13,12 @@ import click
 from cloister.cli import outlet, session
 from cloister.cli.options import sandbox_options
 from cloister.cli.served.place import client, is_elsewhere
-from cloister.cli.telling import explain_limit, explain_usage
+from cloister.cli.telling import explain_limit, explain_refusals, explain_usage
 from cloister.cli.wanted import Wanted, parse_options
 from cloister.model import UNLIMITED, Result, parse_command, parse_cwd
 from cloister.node import open_store
 from cloister.policy import ImageRoot, RuntimeName
+from cloister.sandbox import Sandbox
 
 
 @click.command(context_settings={"allow_interspersed_args": False})
@@ -128,6 +129,8 @@ async def run_in(wanted: Wanted, command: tuple[str, ...], *, raw: bool, as_json
                     task.cancel()
         await session.end_step(place, command)
         explain_limit(result, wanted.limits, wanted.policy.volumes)
+        if wanted.policy.egress is not None and not result.ok and isinstance(place, Sandbox):
+            explain_refusals(await place.traffic())
         if wanted.usage:
             explain_usage(result)
     return session.exit_code(result)

@@ -21,6 +21,7 @@ from cloister.model import (
     quote,
 )
 from cloister.model.approvals import Question, escape
+from cloister.model.traffic import Traffic
 from cloister.policy import HostRoot, Policy
 from cloister.runtime.namespace import ids
 from cloister.sandbox.parcel import Summary
@@ -106,6 +107,26 @@ def short_bytes(count: int) -> str:
     while size >= 1000 and len(units) > 1:
         size, units = size / 1024, units[1:]
     return f"{size:.3g} {units[0]}"
+
+
+def explain_refusals(traffic: Traffic) -> None:
+    """Say what was refused on the way out: a program sees only that it was cut off."""
+    reasons = {
+        (event.host, event.port): event.reason or "no rule allows it"
+        for event in traffic.denied
+        if event.host
+    }
+    named = {host for host, port in reasons if port is not None}
+    # A connection tells more than the question for its name, which came to nothing as well.
+    shown = [each for each in reasons if each[1] is not None or each[0] not in named]
+    for host, port in shown[:_MOST_REFUSALS]:
+        where = host if port is None else f"{host}:{port}"
+        note(f"refused on the way out: {quote(where)}: {reasons[host, port]}")
+    if len(shown) > _MOST_REFUSALS:
+        note(f"and {len(shown) - _MOST_REFUSALS} more; `cloister ledger show` has them all")
+
+
+_MOST_REFUSALS = 3
 
 
 def note(text: str) -> None:
