@@ -27,6 +27,12 @@ def encode_path(path: PathLike) -> bytes:
     return raw
 
 
+def require_content(content: object) -> None:
+    """Refuse what cannot be written into a file, before anything is begun."""
+    if not isinstance(content, str | bytes | bytearray | memoryview | Iterable | AsyncIterable):
+        raise RequestError(f"content is {quote(content)}; write text, bytes or pieces of bytes")
+
+
 async def content_chunks(content: Content) -> AsyncIterator[bytes]:
     """Yield any form of content in pieces that fit one message."""
     if isinstance(content, str):

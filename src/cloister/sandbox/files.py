@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Iterable
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator
 from typing import TYPE_CHECKING
 
 from cloister.errors import (
@@ -15,7 +15,7 @@ from cloister.errors import (
     RequestError,
 )
 from cloister.model import User, quote
-from cloister.sandbox.content import Content, PathLike, content_chunks, encode_path
+from cloister.sandbox.content import Content, PathLike, content_chunks, encode_path, require_content
 from cloister.sandbox.entries import (
     Change,
     Entry,
@@ -25,7 +25,7 @@ from cloister.sandbox.entries import (
     require_name,
 )
 from cloister.sandbox.errand import Errand
-from cloister.sandbox.parcel import Progress, Source, Summary, pack
+from cloister.sandbox.parcel import Progress, Source, Summary, packed
 from cloister.sandbox.unpack import unpack
 from cloister.wire import Reader
 from cloister.wire.messages import Flag, Operation
@@ -112,8 +112,7 @@ class Files:
     async def _send(
         self, path: PathLike, content: Content, mode: int, flags: int, user: str | int | User | None
     ) -> None:
-        if not isinstance(content, str | bytes | bytearray | memoryview | Iterable | AsyncIterable):
-            raise RequestError(f"content is {quote(content)}; write text, bytes or pieces of bytes")
+        require_content(content)
         errand = self._errand(Operation.WRITE, path, user, mode=mode, flags=flags)
         async with errand:
             errand.content_bytes = 0
@@ -207,21 +206,15 @@ class Files:
     ) -> Summary:
         """Copy a host file or directory to `target` inside. Links stay links."""
         summary = Summary()
-        try:
-            parcel = iter(pack(source, summary))
-            first = next(parcel)
-        except FileNotFoundError:
-            raise NotFound(f"{source} does not exist on the host", what=str(source)) from None
-        except OSError as error:
-            raise RequestError(f"{source} cannot be read: {error.strerror}") from error
+        parcel = packed(source, summary)
         errand = self._errand(Operation.PUT, target, user)
         errand.elsewhere = source
         async with errand:
-            chunk: bytes | None = first
-            while chunk is not None and await errand.give(chunk):
+            for chunk in parcel:
+                if not await errand.give(chunk):
+                    break
                 if progress is not None:
                     progress(summary.files, summary.bytes)
-                chunk = next(parcel, None)
             errand.content_bytes = summary.bytes
             errand.input.close()
             await self._done(errand, target)
@@ -241,8 +234,7 @@ class Files:
         `limit` is the most bytes to write here; unless told, the sandbox's disk limit, or 16 GiB
         where its disk has none.
         """
-        disk = self._sandbox.policy.limits.disk
-        most = limit if limit is not None else _MOST_OUT_BYTES if disk is None else disk
+        most = self._most_out(limit)
         errand = self._errand(Operation.GET, source, user)
         errand.elsewhere = target
         async with errand:
@@ -257,6 +249,10 @@ class Files:
             errand.content_bytes = summary.bytes
             await self._done(errand, source)
         return summary
+
+    def _most_out(self, limit: int | None) -> int:
+        disk = self._sandbox.policy.limits.disk
+        return limit if limit is not None else _MOST_OUT_BYTES if disk is None else disk
 
     async def put_parcel(
         self,

@@ -10,8 +10,9 @@ import os
 import stat
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
+from itertools import chain
 
-from cloister.errors import Exhausted, ProtocolViolation
+from cloister.errors import Exhausted, NotFound, ProtocolViolation, RequestError
 from cloister.model import format_bytes, quote
 from cloister.wire import Writer
 
@@ -61,6 +62,17 @@ def encode_entry(entry: Entry) -> bytes:
     """Return the header's bytes."""
     w = Writer().u8(entry.kind).u32(entry.mode).i64(entry.mtime_ns).u64(entry.size)
     return w.bytes(entry.path).bytes(entry.target).done()
+
+
+def packed(source: str | os.PathLike[str], summary: Summary) -> Iterator[bytes]:
+    """Return a parcel of a host file or directory that can be read, or say why it cannot."""
+    try:
+        parcel = pack(source, summary)
+        return chain([next(parcel)], parcel)
+    except FileNotFoundError:
+        raise NotFound(f"{source} does not exist on the host", what=str(source)) from None
+    except OSError as error:
+        raise RequestError(f"{source} cannot be read: {error.strerror}") from error
 
 
 def pack(source: str | os.PathLike[str], summary: Summary) -> Iterator[bytes]:

@@ -7,22 +7,21 @@ import contextlib
 import json
 import os
 from base64 import b64decode
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from cloister.errors import GuestGone, NotFound, RequestError
-from cloister.model import User, quote
+from cloister.errors import GuestGone, RequestError
+from cloister.model import User
 from cloister.remote.http import Body
-from cloister.sandbox.content import Content, PathLike, content_chunks, encode_path
+from cloister.sandbox.content import Content, PathLike, content_chunks, encode_path, require_content
 from cloister.sandbox.entries import Change, ChangeKind, Entry, Kind
 from cloister.sandbox.files import Files
-from cloister.sandbox.parcel import Progress, Source, Summary, pack
+from cloister.sandbox.parcel import Progress, Source, Summary, packed
 from cloister.sandbox.unpack import unpack
 
 if TYPE_CHECKING:
     from cloister.sandbox.remote import RemoteSandbox
 
-_MOST_OUT_BYTES = 16 * 2**30
 _SMALL_BYTES = 256 * 1024
 _PAGE = 10_000
 
@@ -80,8 +79,7 @@ class RemoteFiles(Files):
         await self._put({"append": True, **_query(path, user)}, content)
 
     async def _put(self, query: dict[str, Any], content: Content) -> None:
-        if not isinstance(content, str | bytes | bytearray | memoryview | Iterable | AsyncIterable):
-            raise RequestError(f"content is {quote(content)}; write text, bytes or pieces of bytes")
+        require_content(content)
         data = content.encode() if isinstance(content, str) else content
         is_small = isinstance(data, bytes) and len(data) <= _SMALL_BYTES
         body = data if isinstance(data, bytes) and is_small else content_chunks(data)
@@ -154,21 +152,13 @@ class RemoteFiles(Files):
     ) -> Summary:
         """Copy a file or directory of this machine to `target` inside. Links stay links."""
         summary = Summary()
-        try:
-            parcel = iter(pack(source, summary))
-            first = next(parcel)
-        except FileNotFoundError:
-            raise NotFound(f"{source} does not exist on the host", what=str(source)) from None
-        except OSError as error:
-            raise RequestError(f"{source} cannot be read: {error.strerror}") from error
+        parcel = packed(source, summary)
 
         async def chunks() -> AsyncIterator[bytes]:
-            chunk: bytes | None = first
-            while chunk is not None:
+            for chunk in parcel:
                 yield chunk
                 if progress is not None:
                     progress(summary.files, summary.bytes)
-                chunk = next(parcel, None)
 
         query = _query(target, user)
         await self._send_to("PUT", f"{self._base}/parcel", chunks(), query)
@@ -184,8 +174,7 @@ class RemoteFiles(Files):
         user: str | int | User | None = None,
     ) -> Summary:
         """Copy a file or directory from inside to `target` on this machine, following nothing."""
-        disk = self._sandbox.policy.limits.disk
-        most = limit if limit is not None else _MOST_OUT_BYTES if disk is None else disk
+        most = self._most_out(limit)
         chunks = self._sandbox.client.stream(f"{self._base}/parcel", _query(source, user))
         async with contextlib.aclosing(chunks):
             read = Source(lambda: anext(chunks, b""))
