@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import secrets
+import stat
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
@@ -39,7 +40,7 @@ class Memories:
         """Keep the files of a directory under a key; there is all of it or nothing."""
         make_private(self._directory)
         names = sorted(entry.name for entry in files.iterdir())
-        sizes = [[name, (files / name).stat().st_size] for name in names]
+        sizes = [[name, _plain_size(files / name)] for name in names]
         part = self._directory / f"{snapshot}.{secrets.token_hex(4)}{_PART}"
         try:
             with open(os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "wb") as out:
@@ -59,18 +60,18 @@ class Memories:
     def facts(self, snapshot: str, key: bytes) -> dict[str, Any]:
         """Return what was said of the memory when it was saved."""
         with self._open(snapshot) as sealed:
-            return _read_facts(_opened(sealed, key, snapshot))[0]
+            return _read_facts(_opened(sealed, key, snapshot), snapshot)[0]
 
     def unseal(self, snapshot: str, into: Path, key: bytes) -> dict[str, Any]:
         """Write the files into a directory, which is in memory; return what was said of it."""
         with self._open(snapshot) as sealed:
-            facts, rest = _read_facts(_opened(sealed, key, snapshot))
+            facts, rest = _read_facts(_opened(sealed, key, snapshot), snapshot)
             for name, size in facts["files"]:
                 with open(
                     os.open(into / name, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o444), "wb"
                 ) as out:
-                    while size:
-                        piece = next(rest)
+                    while size > 0:
+                        piece = _next(rest, snapshot)
                         out.write(piece)
                         size -= len(piece)
             return facts
@@ -140,9 +141,23 @@ def _pieces(head: bytes, paths: list[Path]) -> Iterator[bytes]:
     """Yield everything in pieces, none of which holds bytes of two files."""
     yield len(head).to_bytes(4, "little") + head
     for path in paths:
-        with open(path, "rb") as file:
+        with open(os.open(path, _PLAINLY), "rb") as file:
             while piece := file.read(_PIECE):
                 yield piece
+
+
+# Whoever wrote them was inside a wall that may have been broken: a link would lead to the host's
+# files, and a pipe would be waited for.
+_PLAINLY = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+
+
+def _plain_size(path: Path) -> int:
+    status = os.lstat(path)
+    if not stat.S_ISREG(status.st_mode):
+        raise HostError(
+            f"the saved memory has {quote(path.name)}, which is no plain file; none was kept"
+        )
+    return status.st_size
 
 
 def _sealed(pieces: Iterator[bytes], cipher: Any, snapshot: str) -> Iterator[bytes]:
@@ -182,9 +197,16 @@ def _opened(file: IO[bytes], key: bytes, snapshot: str) -> Iterator[bytes]:
         number += 1
 
 
-def _read_facts(pieces: Iterator[bytes]) -> tuple[dict[str, Any], Iterator[bytes]]:
-    head = next(pieces)
+def _read_facts(pieces: Iterator[bytes], snapshot: str) -> tuple[dict[str, Any], Iterator[bytes]]:
+    head = _next(pieces, snapshot)
     return json.loads(head[4:]), pieces
+
+
+def _next(pieces: Iterator[bytes], snapshot: str) -> bytes:
+    piece = next(pieces, None)
+    if piece is None:
+        raise HostError(f"the memory of {snapshot} is not all there; remove the snapshot")
+    return piece
 
 
 def _nonce(number: int, last: bool) -> bytes:

@@ -10,7 +10,7 @@ from typing import Any
 
 from cloister.policy import Policy
 from cloister.runtime.gvisor.program import Runsc
-from cloister.runtime.gvisor.saving import RELEASE
+from cloister.runtime.gvisor.saving import memory_names
 from cloister.runtime.plan import Kernel, Plan
 
 # The numbers of the kernel (include/uapi/linux/capability.h), those that are used.
@@ -91,7 +91,7 @@ def restoring(kernel: Kernel, files: Path) -> Kernel:
     at = kernel.argv.index("run")
     restore = ("restore", "--bundle=/", "--image-path=/", _CONTAINER)
     rest = kernel.argv[kernel.argv.index("--") :]
-    names = sorted(path.name for path in files.iterdir() if path.name != RELEASE)
+    names = memory_names(files)
     return replace(
         kernel,
         argv=(*kernel.argv[:at], *restore, *rest),

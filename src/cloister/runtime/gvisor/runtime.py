@@ -15,6 +15,7 @@ from cloister.errors import (
     GuestGone,
     HostError,
     LaunchFailed,
+    ProtocolViolation,
     RequestError,
     Unsupported,
 )
@@ -188,7 +189,12 @@ class GvisorRuntime:
         # Out of the way: whoever goes on under the same name may save again.
         files = self.memory_place(f"{guest.id}.saved")
         os.rename(self.memory_place(guest.id), files)
-        write_release(files, find_runsc())
+        try:
+            write_release(files, find_runsc())
+        except ProtocolViolation as error:
+            if on_lost is not None:
+                on_lost(error)
+            raise
         return Memory(files, guest.link.new_id(), link=guest.link)
 
     async def restore(

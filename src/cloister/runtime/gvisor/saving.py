@@ -6,9 +6,11 @@ import asyncio
 import os
 import shutil
 import socket
+import stat
 from pathlib import Path
 
-from cloister.errors import GuestGone, LaunchFailed, Unsupported
+from cloister.errors import GuestGone, LaunchFailed, ProtocolViolation, Unsupported
+from cloister.model import quote
 from cloister.runtime.gvisor.program import Runsc
 
 # The file that says which runsc wrote the others, and alone can read them.
@@ -17,6 +19,8 @@ _SAVE = b"s"
 # Memory is written at the speed of memory; this is for a runsc that does not answer.
 _SAVE_S = 120.0
 _MAX_LOG = 4096
+_MAX_RELEASE = 1024
+_IMAGE_SUFFIX = ".img"
 
 
 def make_image_place(path: Path) -> None:
@@ -29,18 +33,44 @@ def make_image_place(path: Path) -> None:
 
 
 def write_release(files: Path, runsc: Runsc) -> None:
-    """Note which runsc wrote the memory."""
-    (files / RELEASE).write_text(_release(runsc))
+    """Note which runsc wrote the memory.
+
+    One that was taken over may still run, and have made a link there to a file of the host's.
+    """
+    try:
+        (files / RELEASE).unlink(missing_ok=True)
+        flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC
+        with open(os.open(files / RELEASE, flags, 0o644), "w") as file:
+            file.write(_release(runsc))
+    except OSError as error:
+        raise ProtocolViolation(f"runsc wrote what is no memory: {error}") from error
 
 
 def require_release(files: Path, runsc: Runsc) -> None:
     """Refuse memory that another runsc wrote: no two releases lay it out alike."""
-    wrote, here = (files / RELEASE).read_text(), _release(runsc)
+    if RELEASE not in memory_names(files, with_release=True):
+        raise ProtocolViolation("the saved memory does not say which runsc wrote it")
+    with open(files / RELEASE, "rb") as file:
+        wrote, here = file.read(_MAX_RELEASE).decode("utf-8", "replace"), _release(runsc)
     if wrote != here:
         raise Unsupported(
             f"the memory was saved by runsc {wrote}, and here is {here}; install that one again, "
             "or give up the programs and go on from the disk"
         )
+
+
+def memory_names(files: Path, *, with_release: bool = False) -> list[str]:
+    """Return what the files of saved memory are called; its writer must have ended.
+
+    Each is shown to whoever goes on from it: a link would show a file of the host's instead.
+    """
+    names = sorted(path.name for path in files.iterdir())
+    for name in names:
+        if not stat.S_ISREG(os.lstat(files / name).st_mode):
+            raise ProtocolViolation(f"runsc wrote {quote(name)}, which is no plain file")
+        if name != RELEASE and not name.endswith(_IMAGE_SUFFIX):
+            raise ProtocolViolation(f"runsc wrote {quote(name)}, which is no part of memory")
+    return [name for name in names if with_release or name != RELEASE]
 
 
 def _release(runsc: Runsc) -> str:

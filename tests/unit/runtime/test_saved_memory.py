@@ -1,0 +1,59 @@
+"""What a runsc that was taken over leaves where memory is saved leads to nothing of the host."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from cloister.errors import ProtocolViolation
+from cloister.runtime.gvisor.bundle import restoring
+from cloister.runtime.gvisor.program import Runsc
+from cloister.runtime.gvisor.saving import RELEASE, require_release, write_release
+from cloister.runtime.plan import Kernel
+
+RUNSC = Runsc(Path("/runsc"), "release-1", "systrap")
+KERNEL = Kernel(
+    argv=("/cell", "warden", "/runsc", "run", "--bundle=/", "it", "--", "/runsc", "checkpoint"),
+    shown=(("runsc", "/runsc"),),
+    made=(),
+    capabilities=0,
+)
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Path:
+    place = tmp_path / "saved"
+    place.mkdir()
+    (place / "pages.img").write_bytes(b"memory")
+    return place
+
+
+def test_the_release_is_not_written_through_a_link(files: Path, tmp_path: Path) -> None:
+    target = tmp_path / "of-the-host"
+    target.write_text("as it was")
+    (files / RELEASE).symlink_to(target)
+    write_release(files, RUNSC)
+    assert target.read_text() == "as it was"
+    assert not (files / RELEASE).is_symlink()
+    require_release(files, RUNSC)
+
+
+def test_only_plain_files_of_memory_are_shown_to_who_goes_on(files: Path) -> None:
+    write_release(files, RUNSC)
+    assert ("pages.img", str(files / "pages.img")) in restoring(KERNEL, files).shown
+    (files / "more.img").symlink_to("/etc")
+    with pytest.raises(ProtocolViolation, match="plain file"):
+        restoring(KERNEL, files)
+    (files / "more.img").unlink()
+    # It would stand in for a program of ours.
+    (files / "cell").write_bytes(b"\x7fELF")
+    with pytest.raises(ProtocolViolation, match="no part of memory"):
+        restoring(KERNEL, files)
+
+
+def test_a_pipe_is_not_waited_for(files: Path) -> None:
+    os.mkfifo(files / RELEASE)
+    with pytest.raises(ProtocolViolation, match="plain file"):
+        require_release(files, RUNSC)
