@@ -85,7 +85,7 @@ class WayOut:
     def _accept(self, id: int, accepted: Accepted) -> None:
         known = accepted.door == _LED or accepted.door in _DOORS
         if not known or len(self._open) >= _MOST_CONNECTIONS:
-            self._link.send(encode_close(id, CUT))
+            self._link.refuse(id)
             return
         where = _DOORS.get(accepted.door, (accepted.address, accepted.port))
         carried = _Carried(self._link, id)

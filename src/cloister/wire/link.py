@@ -30,6 +30,9 @@ from cloister.wire.messages import (
 _READ = 64 * 1024
 # Past this many unsent bytes a writer waits: the guest is not reading.
 _HIGH_WATER = 1024 * 1024
+# Answers to what a guest may not ask are queued for it while it reads none: far above what one of
+# ours has open at once.
+_MOST_REFUSED = 8192
 # For a guest to finish its sentence.
 _HOLD_S = 30.0
 
@@ -68,6 +71,7 @@ class Link:
         self._listeners: dict[int, Listener] = {}
         self._queue: deque[tuple[memoryview, Sequence[int]]] = deque()
         self._queued = 0
+        self._refused = 0
         self._drained: deque[asyncio.Future[None]] = deque()
         self._error: CloisterError | None = None
         self.greeted: asyncio.Future[Hello] = self._loop.create_future()
@@ -106,6 +110,18 @@ class Link:
             self._loop.add_writer(self._socket.fileno(), self._writable)
         self._queue.append((view, [_dup(fd) for fd in descriptors]))
         self._queued += len(view)
+
+    def refuse(self, id: int) -> None:
+        """Cut what came from inside unasked; one who floods without reading is given up."""
+        if not self._queue:
+            self._refused = 0
+        self._refused += 1
+        if self._refused > _MOST_REFUSED:
+            raise ProtocolViolation(
+                f"the guest asked for more than {_MOST_REFUSED} connections that it may not have, "
+                "and reads no answer"
+            )
+        self.send(encode_close(id, CUT))
 
     async def wait_drained(self) -> None:
         """Wait while the guest is not reading what was sent."""
@@ -236,7 +252,7 @@ class Link:
                 self.on_request(id, message)
             elif isinstance(message, Accepted):
                 # Nobody is there to carry it, so that it leads nowhere.
-                self.send(encode_close(id, CUT))
+                self.refuse(id)
             return
         # An answer to a request that nobody made, or that has been given up, is dropped here.
         listener = self._listeners.get(id)

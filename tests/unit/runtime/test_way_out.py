@@ -190,3 +190,14 @@ async def test_without_a_way_out_whatever_is_accepted_is_cut() -> None:
         link.close()
         theirs.close()
         server.close()
+
+
+async def test_a_flood_of_what_may_not_be_is_not_queued_for_a_guest_that_reads_nothing() -> None:
+    async with a_guest() as guest:
+        loop = asyncio.get_running_loop()
+        flood = encode_frame(ACCEPTED, FIRST_OF_GUEST, Writer().u8(9).u32(1).u16(9).done()) * 4096
+        async with asyncio.timeout(60):
+            while not guest.lost:
+                with contextlib.suppress(OSError):
+                    await loop.sock_sendall(guest.end, flood)
+        assert "reads no answer" in str(guest.lost[0])
