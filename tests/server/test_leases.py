@@ -118,3 +118,16 @@ def test_what_is_held_still_at_its_timeout_goes_on_when_it_is_asked(acme: httpx.
     assert found.status_code == 200 and found.json()["stdout"] == "aGVyZQo=", found.text
     wait_until(lambda: state(acme, id)["state"] == "paused")
     assert acme.delete(f"/v1/sandboxes/{id}").status_code == 204
+
+
+def test_a_token_for_another_sandbox_wakes_nothing(server: Server, acme: httpx.Client) -> None:
+    other, id = created(acme), created(acme, timeout=2, at_timeout="pause")
+    wait_until(lambda: state(acme, id)["state"] == "paused")
+    elsewhere = server.client(server.token("acme", sandbox=other))
+    before = state(acme, id)
+    for _ in range(2):
+        refused = elsewhere.post(f"/v1/sandboxes/{id}/run", json={"command": "true"})
+        assert refused.status_code == 403
+    assert state(acme, id) == before
+    its_own = server.client(server.token("acme", sandbox=id))
+    assert its_own.post(f"/v1/sandboxes/{id}/run", json={"command": "true"}).status_code == 200

@@ -5,7 +5,8 @@ from __future__ import annotations
 import base64
 import http.server
 import threading
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -23,6 +24,8 @@ class Collector:
 
     def __init__(self) -> None:
         self.spans: dict[str, Any] = {}
+        self.counted: Counter[str] = Counter()
+        self.said = ""
         self._news = threading.Condition()
         collector = self
 
@@ -47,12 +50,18 @@ class Collector:
             for resource in sent.resource_spans:
                 for scope in resource.scope_spans:
                     self.spans.update({span.name: span for span in scope.spans})
+                    self.counted.update(span.name for span in scope.spans)
+            self.said += str(sent)
             self._news.notify_all()
 
     def wait(self, *names: str) -> list[Any]:
         with self._news:
             assert self._news.wait_for(lambda: set(names) <= set(self.spans), 60), self.spans
             return [self.spans[name] for name in names]
+
+    def wait_for(self, is_so: Callable[[], bool]) -> None:
+        with self._news:
+            assert self._news.wait_for(is_so, 60), self.counted
 
     def close(self) -> None:
         self._server.shutdown()
@@ -90,7 +99,10 @@ def test_a_request_is_a_span_of_its_callers_trace_and_goes_on_inside(
     assert facts["cloister.tenant"].string_value == "acme"
     assert facts["cloister.sandbox"].string_value == sandbox
     assert facts["http.response.status_code"].int_value == 200
-    assert "secret-in-the-body" not in str(collector.spans)
+    refused = acme.post("/v1/sandboxes", json={"template": "secret-in-the-body"})
+    assert refused.status_code == 404 and "secret-in-the-body" in refused.text
+    collector.wait_for(lambda: collector.counted["create"] == 2)
+    assert "secret-in-the-body" not in collector.said
     own = {**SAY, "env": {"TRACEPARENT": "its own"}}
     assert said(acme.post(path, json=own, headers=HEADER)) == "its own"
     assert server.stop() == 0

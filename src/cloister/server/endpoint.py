@@ -19,6 +19,7 @@ from cloister.server.attention import attended, is_done_inside
 from cloister.server.call import Call, answer
 from cloister.server.observation import Observation
 from cloister.server.problems import problem_of, problem_response, status_of
+from cloister.server.tokens import Caller
 
 Act = Callable[[Call], Awaitable[Any]]
 Converse = Callable[[Call, WebSocket], Awaitable[None]]
@@ -68,7 +69,9 @@ def route_of(endpoint: Endpoint, access: Access, observation: Observation) -> Ba
                 caller = await access.caller(request)
                 caller.require(endpoint.scope)
                 call = Call(request, caller, access.fleet, id)
-                async with attended(access.fleet, caller.tenant, _sandbox(request, is_inside)):
+                async with attended(
+                    access.fleet, caller.tenant, _sandbox(request, caller, is_inside)
+                ):
                     outcome = await endpoint.act(call)
                 response = (
                     outcome if isinstance(outcome, Response) else answer(outcome, endpoint.status)
@@ -98,7 +101,9 @@ def websocket_of(one: Conversation, access: Access, observation: Observation) ->
             try:
                 caller = await access.caller(websocket)
                 caller.require(one.scope)
-                async with attended(access.fleet, caller.tenant, _sandbox(websocket, is_inside)):
+                async with attended(
+                    access.fleet, caller.tenant, _sandbox(websocket, caller, is_inside)
+                ):
                     await one.converse(Call(websocket, caller, access.fleet, id), websocket)
             except asyncio.CancelledError:
                 raise
@@ -113,8 +118,10 @@ def websocket_of(one: Conversation, access: Access, observation: Observation) ->
     return WebSocketRoute(one.path, serve)
 
 
-def _sandbox(connection: HTTPConnection, is_inside: bool) -> str | None:
-    return connection.path_params["id"] if is_inside else None
+def _sandbox(connection: HTTPConnection, caller: Caller, is_inside: bool) -> str | None:
+    """Return the sandbox that is to be awake for a request, if the caller may ask it anything."""
+    id = str(connection.path_params["id"]) if is_inside else None
+    return id if caller.sandbox in (None, id) else None
 
 
 async def _refuse(websocket: WebSocket, error: Exception, id: str) -> None:

@@ -16,6 +16,8 @@ from cloister.model import quote
 # Where in whose trace the request is that is being served; None: in nobody's.
 _current: ContextVar[_Place | None] = ContextVar("_current", default=None)
 
+# What an error says may quote a body.
+_WITHOUT_WORDS = {"record_exception": False, "set_status_on_exception": False}
 _EXPORT_S = 5
 _DELAY_MS = 1000
 
@@ -54,6 +56,7 @@ class Traces:
             f"{method} {path}",
             context=above,
             kind=SpanKind.SERVER,
+            **_WITHOUT_WORDS,
             attributes={"http.request.method": method, "http.route": path},
         ) as span:
             token = _current.set(_Place(self._tracer, _words()))
@@ -92,7 +95,7 @@ def work(name: str, **attributes: str) -> Iterator[None]:
     if place is None or place.tracer is None:
         yield
         return
-    with place.tracer.start_as_current_span(name, attributes=attributes):
+    with place.tracer.start_as_current_span(name, attributes=attributes, **_WITHOUT_WORDS):
         token = _current.set(_Place(place.tracer, _words()))
         try:
             yield
