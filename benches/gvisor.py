@@ -11,6 +11,7 @@ import os
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
+from benches import gvisor_memory
 from benches.measure import NotMeasurable, take_turns, timed_ms
 from benches.peers.peer import find_program, run_command
 from benches.row import Bar, Row, row_against
@@ -39,7 +40,8 @@ async def measure(setting: Setting) -> list[Row]:
             {"ours": timed_ms(ours), "runsc": timed_ms(theirs)}, setting.rounds(40)
         )
     bar = (Bar.RATIO_AT_MOST, 0.5, setting.absent)
-    return [*rows, row_against("gvisor: run in a live one", "ms", contest, "runsc", *bar)]
+    rows.append(row_against("gvisor: run in a live one", "ms", contest, "runsc", *bar))
+    return rows + await gvisor_memory.measure(setting)
 
 
 async def create(setting: Setting, runsc: Containers) -> list[Row]:
