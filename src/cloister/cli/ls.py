@@ -76,7 +76,8 @@ def _row(each: Listed) -> list[str]:
 
 async def _look(store: Store, kept: KeptSandbox) -> Listed:
     state, pid = await _state(kept.name)
-    if state == "stopped" and await asyncio.to_thread(store.memories.paused, kept.name):
+    paused = await asyncio.to_thread(store.memories.paused, kept.name)
+    if state == "stopped" and paused is not None:
         state = "on disk"
     root = policy_of(kept).root
     return Listed(
