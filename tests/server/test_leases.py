@@ -80,8 +80,8 @@ def test_a_killed_client_leaves_nothing_but_what_is_kept(server: Server) -> None
 def test_a_lease_is_held_by_a_request_that_takes_longer_and_lapses_after_it(
     acme: httpx.Client,
 ) -> None:
-    id, other = created(acme, lease=2), created(acme)
-    ran = acme.post(f"/v1/sandboxes/{id}/run", json={"command": "sleep 4"})
+    id, other = created(acme, lease=1), created(acme)
+    ran = acme.post(f"/v1/sandboxes/{id}/run", json={"command": "sleep 2"})
     assert ran.json()["exit_code"] == 0
     # To look at it does not hold it.
     wait_until(lambda: state(acme, id)["state"] == "ended")
@@ -107,14 +107,17 @@ def test_a_lease_that_is_too_short_or_too_long_is_refused(acme: httpx.Client) ->
 
 
 def test_what_is_held_still_at_its_timeout_goes_on_when_it_is_asked(acme: httpx.Client) -> None:
-    id = created(acme, timeout=2, at_timeout="pause")
-    ended = created(acme, timeout=2)
-    acme.post(f"/v1/sandboxes/{id}/run", json={"command": "echo here > /workspace/file"})
+    id = created(acme, timeout=1, at_timeout="pause")
+    ended = created(acme, timeout=1)
+    written = {"command": "echo here > /workspace/file"}
+    assert acme.post(f"/v1/sandboxes/{id}/run", json=written).json()["exit_code"] == 0
     wait_until(lambda: state(acme, id)["state"] == "paused")
     wait_until(lambda: state(acme, ended)["state"] == "ended")
     # To look at it is not to wake it.
     assert state(acme, id)["state"] == "paused"
-    found = acme.post(f"/v1/sandboxes/{id}/run", json={"command": "cat /workspace/file"})
+    # And it is not held still under the hands of who asked.
+    command = {"command": "sleep 2; cat /workspace/file"}
+    found = acme.post(f"/v1/sandboxes/{id}/run", json=command)
     assert found.status_code == 200 and found.json()["stdout"] == "aGVyZQo=", found.text
     wait_until(lambda: state(acme, id)["state"] == "paused")
     assert acme.delete(f"/v1/sandboxes/{id}").status_code == 204

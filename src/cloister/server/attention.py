@@ -29,11 +29,13 @@ async def attended(fleet: Fleet, tenant: TenantName, id: str | None) -> AsyncIte
         # Whoever asks is told so by the endpoint.
         yield
         return
+    resident.in_use += 1
     if resident.lease is not None:
         resident.lease.enter()
     try:
         await fleet.rouse(resident)
         yield
     finally:
+        resident.in_use -= 1
         if resident.lease is not None:
             resident.lease.leave()

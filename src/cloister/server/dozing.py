@@ -13,6 +13,10 @@ if TYPE_CHECKING:
 
 async def doze(fleet: Fleet, resident: Resident) -> None:
     """Hold a sandbox still until something is asked of it, or end it where nothing can."""
+    if resident.in_use:
+        # Whoever waits for a program inside would wait for ever: it has as long again.
+        await fleet.extend(resident.tenant, resident.id, resident.timeout_s)
+        return
     try:
         await resident.sandbox.pause()
     except CloisterError:

@@ -44,6 +44,8 @@ class Resident:
         # What a deadline was last set to, in seconds.
         self.timeout_s = 0.0
         self.lease: Lease | None = None
+        # How many requests are doing something inside.
+        self.in_use = 0
         # Held still by its deadline, and not by its owner.
         self.is_dozing = False
         self.rousing = asyncio.Lock()
