@@ -67,3 +67,9 @@ def problems(root: Path, row: str) -> Iterator[str]:
             yield f"{reference[0]}: there is no such file"
         elif not re.search(rf"(?m)^\s*(?:\w+\s+)*{keyword} {name}\b", path.read_text()):
             yield f"{reference[0]}: there is no such test in the file"
+
+
+def test_every_promise_has_a_number_of_its_own(root: Path) -> None:
+    numbers = re.findall(r"^\| ([A-Z]+\d+) \|", (root / "SPEC.md").read_text(), re.MULTILINE)
+    assert len(numbers) > 100
+    assert [each for each in numbers if numbers.count(each) > 1] == []
