@@ -145,6 +145,18 @@ async def test_what_all_machines_begin_from_cannot_be_changed_by_one(sandbox: Sa
             os.close(fd)
 
 
+async def test_a_qemu_that_was_taken_over_cannot_make_its_disk_larger_than_it_may_be(
+    sandbox: Sandbox,
+) -> None:
+    lines = Path(f"/proc/{sandbox._running().pid}/limits").read_text().splitlines()
+    (said,) = (line.split() for line in lines if line.startswith("Max file size"))
+    soft, hard = (int(word) for word in said[3:5])
+    assert soft == hard
+    memory, disk = sandbox.policy.limits.memory, sandbox.policy.limits.disk
+    assert memory is not None and disk is not None
+    assert max(memory, disk) <= hard < 2 * max(memory, disk) + 2**30
+
+
 # Counts for as long as it lives, each number in a file that is there as a whole.
 COUNT = """
 import os

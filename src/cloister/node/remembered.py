@@ -22,14 +22,27 @@ from cloister.runtime.memory import Memory, Renewal
 if TYPE_CHECKING:
     from cloister.store import Snapshot, Store
 
+# What a wall saves beside what is in memory: of its kernel, of devices.
+_BESIDE_MEMORY_BYTES = 2**30
+
 
 async def seal(
-    store: Store, snapshot: Snapshot, memory: Memory, *, runtime: str, renewals: int
+    store: Store,
+    snapshot: Snapshot,
+    memory: Memory,
+    *,
+    runtime: str,
+    renewals: int,
+    memory_bytes: int | None,
 ) -> None:
-    """Keep saved memory with the snapshot that has the disk of the same moment."""
+    """Keep saved memory with the snapshot that has the disk of the same moment.
+
+    `memory_bytes` is what the sandbox may have of it.
+    """
+    most = None if memory_bytes is None else 2 * memory_bytes + _BESIDE_MEMORY_BYTES
     facts = {"runtime": runtime, "first_id": memory.first_id, "renewals": renewals}
     key = await asyncio.to_thread(memory_key)
-    await asyncio.to_thread(store.memories.seal, snapshot.id, memory.files, facts, key)
+    await asyncio.to_thread(store.memories.seal, snapshot.id, memory.files, facts, key, most)
 
 
 @contextlib.asynccontextmanager

@@ -85,7 +85,14 @@ class Remembering:
                 if goes_on:
                     await self._go_on(memory)
                 renewals = self._renewals
-                await seal(workspace.store, taken, memory, runtime=runtime, renewals=renewals)
+                await seal(
+                    workspace.store,
+                    taken,
+                    memory,
+                    runtime=runtime,
+                    renewals=renewals,
+                    memory_bytes=sandbox.policy.limits.memory,
+                )
             except BaseException:
                 # Nothing was saved, and so nothing may be lost by it.
                 if sandbox.has_no_guest:

@@ -36,11 +36,24 @@ class Memories:
         """Whether there is memory to a snapshot."""
         return self._path(snapshot).exists()
 
-    def seal(self, snapshot: str, files: Path, facts: Mapping[str, Any], key: bytes) -> None:
+    def seal(
+        self,
+        snapshot: str,
+        files: Path,
+        facts: Mapping[str, Any],
+        key: bytes,
+        most_bytes: int | None = None,
+    ) -> None:
         """Keep the files of a directory under a key; there is all of it or nothing."""
         make_private(self._directory)
         names = sorted(entry.name for entry in files.iterdir())
-        sizes = [[name, _plain_size(files / name)] for name in names]
+        sizes = [(name, _plain_size(files / name)) for name in names]
+        total_bytes = sum(size for _, size in sizes)
+        if most_bytes is not None and total_bytes > most_bytes:
+            # Holes count: a file of nothing else would be written out in full.
+            raise HostError(
+                f"the saved memory has {total_bytes} bytes and may have {most_bytes}; none was kept"
+            )
         part = self._directory / f"{snapshot}.{secrets.token_hex(4)}{_PART}"
         try:
             with open(os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "wb") as out:

@@ -53,6 +53,16 @@ def test_what_is_no_plain_file_is_not_followed_out_of_the_wall(
     assert not store.memories.has("sn_1")
 
 
+def test_a_file_of_holes_is_not_written_out(store: Store, written: Path) -> None:
+    size = (written / "pages.img").stat().st_size
+    store.memories.seal("sn_1", written, FACTS, KEY, size)
+    with open(written / "more.img", "wb") as file:
+        file.truncate(2**45)
+    with pytest.raises(HostError, match="may have"):
+        store.memories.seal("sn_2", written, FACTS, KEY, 2**31)
+    assert not store.memories.has("sn_2")
+
+
 async def test_a_file_that_was_cut_or_changed_or_renamed_is_refused(
     store: Store, written: Path, tmp_path: Path
 ) -> None:

@@ -26,7 +26,7 @@ from cloister.runtime.microvm.machine import Shape, booting, digest_of, restored
 from cloister.runtime.microvm.monitor import Monitor
 from cloister.runtime.microvm.program import find_kernel, find_qemu, qemu_files, why_not
 from cloister.runtime.microvm.stored import disk_of_memory, new_disk
-from cloister.runtime.microvm.wanted import outer_policy, require_enough, shape_of
+from cloister.runtime.microvm.wanted import outer_policy, outer_rlimits, require_enough, shape_of
 from cloister.runtime.namespace import NamespaceRuntime
 from cloister.runtime.namespace.posture import require_posture
 from cloister.runtime.namespace.runtime import cell_binary
@@ -95,6 +95,7 @@ class MicrovmRuntime:
             disk_bytes=2**20,
             inodes=256,
             egress=False,
+            rlimits=outer_rlimits(outer, shape),
         )
         values = {each.name: getattr(outer, each.name) for each in dataclasses.fields(outer)}
         values |= {"room": room, "kernel": kernel, "stream_transport": True}

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import math
 import os
+import resource
 
 from cloister.errors import Unsupported
 from cloister.model import MountMode
 from cloister.policy import History, HostRoot, Policy
 from cloister.runtime.ground import Ground
 from cloister.runtime.microvm.machine import TRANSLATION_BYTES, Shape
+from cloister.runtime.plan import Plan
 
 # What QEMU takes beside the machine's memory and translated code.
 _OWN_MEMORY_BYTES = 192 * 2**20
 _OWN_THREADS = 64
+# What of a machine is saved beside its memory.
+_STATE_BYTES = 64 * 2**20
 _MOST_PROCESSORS = 16
 _MOST_LAYERS = 16
 # Of a disk in the store that nobody but the machine holds to a size.
@@ -60,6 +64,22 @@ def require_enough(policy: Policy, ground: Ground) -> None:
             'the runtime "microvm" keeps no disk under a name and no history; leave out keep and '
             'history, or name runtime = "gvisor"'
         )
+
+
+def outer_rlimits(outer: Plan, shape: Shape) -> tuple[tuple[int, int, int], ...]:
+    """Return the limits of QEMU, which writes to a disk and to saved memory, and no more than that.
+
+    Refused where it would have its owner's id: it could open again for writing what it may only
+    read, and every machine begins from those files, whoever it is for.
+    """
+    if len(outer.uid_map) == 1 and outer.uid_map[0].count == 1:
+        raise Unsupported(
+            'the runtime "microvm" needs a range of ids of its own; add one for you to '
+            "/etc/subuid and /etc/subgid, and install newuidmap, or run as root"
+        )
+    memory_bytes = shape.ram_bytes + shape.ram_bytes // 8
+    most = max(shape.disk_bytes, memory_bytes) + _STATE_BYTES
+    return (*outer.room.rlimits, (resource.RLIMIT_FSIZE, most, most))
 
 
 def outer_policy(policy: Policy, shape: Shape) -> Policy:
