@@ -9,12 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from cloister import Process, Sandbox
+from cloister import Limits, Process, Sandbox
 from cloister.errors import Busy, HostError, RequestError, Unsupported
+from cloister.node import Node
 from cloister.node.memory_key import SETTING
 from cloister.runtime.doors import HTTP_PROXY_PORT
 from cloister.runtime.gvisor.program import candidates
 from cloister.runtime.namespace.ids import find_sub_ids
+from cloister.runtime.namespace.memory_place import is_in_memory
 from cloister.store import Store
 
 Make = Callable[..., Sandbox]
@@ -166,3 +168,15 @@ with socket.create_connection(("127.0.0.1", {HTTP_PROXY_PORT})) as proxy:
         async with Sandbox.fork("task@here", grants=True) as (fork,):
             assert "denied" in (await fork.run(asking)).stdout
             assert (await fork.traffic()).denied
+
+
+async def test_a_sandbox_that_has_nearly_all_its_memory_is_saved_to_memory(make: Make) -> None:
+    fill = "import os, sys; held = os.urandom(150 << 20); print('full', flush=True); input()"
+    limits = Limits(memory="192MiB", disk="unlimited")
+    async with make(trust="untrusted", storage="disk", limits=limits) as sandbox:
+        program = await sandbox.start(["python3", "-c", fill], stdin=True)
+        assert await _line(program) == b"full\n"
+        place = Node.current().runtime_for(sandbox.policy).memory_place("none")  # type: ignore[attr-defined]
+        assert is_in_memory(place.parent)
+        await sandbox.snapshot("full", memory=True)
+        assert (await sandbox.run(["echo", "alive"])).stdout == "alive\n"

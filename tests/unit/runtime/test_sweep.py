@@ -8,6 +8,7 @@ from pathlib import Path
 
 from cloister.runtime.namespace.instance import sweep
 from cloister.runtime.namespace.layout import find_layout
+from cloister.runtime.namespace.memory_place import is_in_memory, memory_directory
 
 
 def test_memory_of_a_dead_owner_is_swept_and_that_of_a_living_one_stays(tmp_path: Path) -> None:
@@ -27,3 +28,24 @@ def test_memory_of_a_dead_owner_is_swept_and_that_of_a_living_one_stays(tmp_path
         "2-living.sb_a.saved.memory",
         "2-living.snap-b.0123.memory",
     ]
+
+
+def test_memory_lies_in_memory_and_is_swept_there_too(tmp_path: Path) -> None:
+    place = memory_directory(tmp_path)
+    assert is_in_memory(place)
+    try:
+        (tmp_path / "1-dead.lock").write_text('{"groups": []}')
+        left = place / "1-dead.sb_a.memory"
+        left.mkdir()
+        assert sweep(tmp_path, find_layout()) == ["1-dead"]
+        assert not left.exists()
+        assert place.stat().st_mode & 0o077 == 0
+    finally:
+        if place != tmp_path:
+            place.rmdir()
+        memory_directory.cache_clear()
+
+
+def test_what_is_on_a_disk_is_not_taken_for_memory() -> None:
+    assert is_in_memory(Path("/dev/shm"))
+    assert not is_in_memory(Path(__file__))

@@ -36,6 +36,7 @@ from cloister.runtime.memory import Memory
 from cloister.runtime.namespace import NamespaceRuntime
 from cloister.runtime.namespace.guest import NamespaceGuest
 from cloister.runtime.namespace.runtime import cell_binary
+from cloister.runtime.namespace.saving_room import room_to_save
 from cloister.runtime.namespace.spare import AFTER_START_S, Spare
 from cloister.runtime.plan import Plan, Room
 from cloister.runtime.way_out import WayOut
@@ -179,7 +180,8 @@ class GvisorRuntime:
         # Its end is not a loss from here on.
         on_lost = self._launching.expect_end(guest)
         try:
-            await save(guest.word)
+            with room_to_save(guest.groups):
+                await save(guest.word)
         except LaunchFailed:
             if on_lost is not None:
                 self._launching.hand_over(guest, guest.id, on_lost)

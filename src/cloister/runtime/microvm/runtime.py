@@ -30,6 +30,7 @@ from cloister.runtime.microvm.wanted import outer_policy, outer_rlimits, require
 from cloister.runtime.namespace import NamespaceRuntime
 from cloister.runtime.namespace.posture import require_posture
 from cloister.runtime.namespace.runtime import cell_binary
+from cloister.runtime.namespace.saving_room import room_to_save
 from cloister.runtime.plan import Directory, Plan
 
 # A machine boots once for each shape; on a busy host an emulated one takes its time.
@@ -237,7 +238,7 @@ class MicrovmRuntime:
         try:
             files.mkdir(mode=0o700)
             await guest.desk.freeze(True)
-            with open(files / "state", "xb") as state:
+            with open(files / "state", "xb") as state, room_to_save(guest.groups):
                 await template.save(guest.monitor, state.fileno(), with_memory=True)
         except BaseException:
             shutil.rmtree(files, ignore_errors=True)

@@ -18,6 +18,7 @@ from cloister.runtime.namespace.cgroups import Layout
 from cloister.runtime.namespace.ids import IdPool, SubIds, find_sub_ids
 from cloister.runtime.namespace.launcher import Launcher
 from cloister.runtime.namespace.layout import find_layout
+from cloister.runtime.namespace.memory_place import memory_directories
 from cloister.runtime.namespace.scope import scope_command, settle_in_scope
 
 _LOCK = ".lock"
@@ -188,8 +189,10 @@ def _remove_instance(
     for kind in ("json", "pem", "p12"):
         for file in base.glob(f"{name}.*.{kind}"):
             file.unlink(missing_ok=True)
-    for directory in (base / name, *base.glob(f"{name}.*.memory")):
-        shutil.rmtree(directory, ignore_errors=True)
+    shutil.rmtree(base / name, ignore_errors=True)
+    for place in memory_directories(base):
+        for directory in place.glob(f"{name}.*.memory"):
+            shutil.rmtree(directory, ignore_errors=True)
     if not _remove_groups(groups, patience_s):
         return False
     (base / (name + _LOCK)).unlink(missing_ok=True)

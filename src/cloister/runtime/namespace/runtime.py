@@ -24,6 +24,7 @@ from cloister.runtime.namespace.cgroups import GroupFiles
 from cloister.runtime.namespace.guest import NamespaceGuest
 from cloister.runtime.namespace.instance import Instance
 from cloister.runtime.namespace.launcher import Launcher
+from cloister.runtime.namespace.memory_place import memory_directory
 from cloister.runtime.namespace.planning import Identities, make_plan, make_room
 from cloister.runtime.namespace.posture import go_on, parse_posture, require_posture
 from cloister.runtime.namespace.spare import AFTER_START_S, Spare
@@ -63,7 +64,8 @@ class NamespaceRuntime:
         """Return a directory for memory of a sandbox, swept with everything else of ours."""
         if self._instance is None:
             raise RequestError("prepare() comes before memory_place()")
-        return self._instance.base / f"{self._instance.name}.{id}.memory"
+        place = memory_directory(self._instance.base)
+        return place / f"{self._instance.name}.{id}.memory"
 
     def with_way_out(self, ground: Ground, policy: Policy) -> Ground:
         """Return the ground with what the policy's egress needs of it."""
