@@ -6,6 +6,9 @@ import contextlib
 
 import httpx
 
+from cloister.ledger import Called
+from cloister.ledger.reading import list_ledgers, read_entries
+
 from .conftest import Server, StartServer, created
 from .test_processes import start
 from .test_shares import FEW
@@ -56,6 +59,23 @@ def test_pages_of_one_sandbox_leave_nothing_with_a_browser_for_those_of_another(
     assert answer.headers["referrer-policy"] == "no-referrer"
     assert "'x-own'" in answer.text
     assert "'cookie'" not in answer.text
+
+
+def test_what_is_asked_by_a_link_is_recorded_without_the_link(
+    server: Server, acme: httpx.Client, sandbox: str
+) -> None:
+    link = link_to(acme, sandbox, PROGRAM)
+    stranger = server.client(None)
+    assert stranger.get(link.replace("/links/", "/%6Cinks/", 1)).status_code == 200
+    assert stranger.post(link, content=b"sent").status_code == 501
+    state = server.directory / "state"
+    (name,) = [each for each in list_ledgers(state) if each.startswith("server-")]
+    calls = [each.payload for each in read_entries(state, name) if each.kind == "server.called"]
+    done = [call for call in calls if isinstance(call, Called) and call.token == "link"]
+    assert ("POST", 501, "acme", sandbox) in [
+        (call.method, call.status, call.tenant, call.sandbox) for call in done
+    ]
+    assert link.split("/")[2] not in str(calls)
 
 
 def test_a_server_inside_that_never_answers_is_not_waited_for_by_nobody(

@@ -5,12 +5,14 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from starlette.requests import HTTPConnection
 
 from cloister.ledger import Called, Ledger
-from cloister.server.tokens import Caller
+from cloister.server.tenancy import TenantName
+from cloister.server.tokens import OWNER_CALLER, Caller
 from cloister.server.traces import Traces
 
 if TYPE_CHECKING:
@@ -18,7 +20,16 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("cloister.server.requests")
 
+LINKED_PATH = "/links/{link}/{rest}"
 BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 60.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Linked:
+    """Whose a signed link is, and to which of its sandboxes it leads."""
+
+    tenant: TenantName
+    sandbox: str
 
 
 class Observation:
@@ -55,6 +66,19 @@ class Observation:
         """Note one WebSocket that was closed."""
         self._note("WEBSOCKET", one.path, websocket, caller, status, begun, id)
 
+    def linked(
+        self,
+        method: str,
+        request: HTTPConnection,
+        whose: Linked,
+        status: int,
+        begun: float,
+        id: str,
+    ) -> None:
+        """Note what was asked by a signed link, and for whom: never the link itself."""
+        caller = replace(OWNER_CALLER, tenant=whose.tenant, token="link")  # noqa: S106
+        self._note(method, LINKED_PATH, request, caller, status, begun, id, whose.sandbox)
+
     def _note(
         self,
         method: str,
@@ -64,7 +88,9 @@ class Observation:
         status: int,
         begun: float,
         id: str,
+        sandbox: str | None = None,
     ) -> None:
+        sandbox = sandbox or request.path_params.get("id")
         took_s = time.monotonic() - begun
         self.requests[method, path, status] += 1
         self.duration_sum_s += took_s
@@ -80,7 +106,7 @@ class Observation:
                     id,
                     None if caller is None else caller.tenant,
                     None if caller is None else caller.token,
-                    request.path_params.get("id"),
+                    sandbox,
                 )
             )
         # Neither the query nor a header: both may hold what must not be kept.
@@ -90,7 +116,7 @@ class Observation:
                 "request": id,
                 "method": method,
                 "path": path,
-                "sandbox": request.path_params.get("id"),
+                "sandbox": sandbox,
                 "status": status,
                 "took_ms": round(took_s * 1000, 2),
                 "tenant": None if caller is None else caller.tenant,

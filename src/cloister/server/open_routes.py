@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from importlib.metadata import version
 
@@ -15,13 +16,14 @@ from cloister.server.access import Access
 from cloister.server.call import Call
 from cloister.server.endpoint import new_request_id
 from cloister.server.metrics import render_metrics
-from cloister.server.observation import Observation
+from cloister.server.observation import Linked, Observation
 from cloister.server.openapi import describe_api, describe_page
 from cloister.server.port_proxy import carry_messages, carry_request
 from cloister.server.problems import problem_response
 from cloister.server.routes import conversations, endpoints
 from cloister.server.tokens import OWNER_CALLER
 
+_SWITCHED = 101
 _METHODS = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"]
 _PAGE_POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 
@@ -61,31 +63,48 @@ def open_routes(access: Access, observation: Observation) -> list[BaseRoute]:
         return HTMLResponse(page, headers={"content-security-policy": _PAGE_POLICY})
 
     async def linked(request: Request) -> Response:
-        id = new_request_id()
+        id, begun = new_request_id(), time.monotonic()
         try:
             tenant, sandbox, port = fleet.links.open(request.path_params["link"])
+        except Exception as error:
+            return problem_response(error, id)
+        try:
             access.hold(request.scope, tenant)
             # Whoever has the link acts for its tenant, at this port and nowhere else.
             call = Call(request, replace(OWNER_CALLER, tenant=tenant), fleet, id)
             body = call.chunks(fleet.settings.upload_bytes)
             resident = fleet.find(tenant, sandbox)
             await fleet.rouse(resident)
-            return await carry_request(resident.sandbox, port, request, body)
+            response = await carry_request(resident.sandbox, port, request, body)
         except Exception as error:
-            return problem_response(error, id)
+            response = problem_response(error, id)
+        whose = Linked(tenant, sandbox)
+        observation.linked(request.method, request, whose, response.status_code, begun, id)
+        return response
 
     async def linked_socket(websocket: WebSocket) -> None:
         # The link is what lets in, so a page of any origin that knows it may come: the one of the
         # link itself has none, because its pages are sandboxed.
+        id, begun = new_request_id(), time.monotonic()
         try:
             tenant, sandbox, port = fleet.links.open(websocket.path_params["link"])
+        except Exception as error:
+            await websocket.send_denial_response(problem_response(error, id))
+            return
+        status = _SWITCHED
+        try:
             access.hold(websocket.scope, tenant)
             resident = fleet.find(tenant, sandbox)
             await fleet.rouse(resident)
         except Exception as error:
-            await websocket.send_denial_response(problem_response(error, new_request_id()))
-            return
-        await carry_messages(resident.sandbox, port, websocket)
+            refusal = problem_response(error, id)
+            status = refusal.status_code
+            await websocket.send_denial_response(refusal)
+        else:
+            await carry_messages(resident.sandbox, port, websocket)
+        finally:
+            whose = Linked(tenant, sandbox)
+            observation.linked("WEBSOCKET", websocket, whose, status, begun, id)
 
     return [
         Route("/links/{link}/{rest:path}", linked, methods=_METHODS),

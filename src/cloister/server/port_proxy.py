@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, unquote_to_bytes
 
 import h11
 from starlette.requests import Request
@@ -92,7 +92,8 @@ def _target(scope: Scope) -> bytes:
     """Return what comes after the address of the port, as it was written, with its query."""
     whole: bytes = scope.get("raw_path") or quote(scope["path"]).encode()
     segments = whole.partition(b"?")[0].split(b"/")
-    rest = b"/".join(segments[_BEFORE[segments[1]] :])
+    # The router has read it unquoted, so it may be written in another way.
+    rest = b"/".join(segments[_BEFORE[unquote_to_bytes(segments[1])] :])
     query: bytes = scope["query_string"]
     return b"/" + rest.lstrip(b"/") + (b"?" + query if query else b"")
 
