@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
+import select
+import signal
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from cloister import Limits, Process, Sandbox
-from cloister.errors import Busy, HostError, RequestError, Unsupported
+from cloister.errors import Busy, GuestGone, HostError, LaunchFailed, RequestError, Unsupported
 from cloister.node import Node
 from cloister.node.memory_key import SETTING
 from cloister.runtime.doors import HTTP_PROXY_PORT
+from cloister.runtime.gvisor import runtime
 from cloister.runtime.gvisor.program import candidates
 from cloister.runtime.namespace.ids import find_sub_ids
 from cloister.runtime.namespace.memory_place import is_in_memory
@@ -180,3 +184,30 @@ async def test_a_sandbox_that_has_nearly_all_its_memory_is_saved_to_memory(make:
         assert is_in_memory(place.parent)
         await sandbox.snapshot("full", memory=True)
         assert (await sandbox.run(["echo", "alive"])).stdout == "alive\n"
+
+
+@pytest.mark.parametrize("survives", [True, False])
+async def test_a_save_that_fails_leaves_it_running_or_says_that_it_is_lost(
+    make: Make, monkeypatch: pytest.MonkeyPatch, survives: bool
+) -> None:
+    async with make(trust="untrusted", storage="disk") as sandbox:
+
+        async def fails(word: object) -> None:
+            for pid in () if survives else sandbox.guest.host_pids:  # type: ignore[attr-defined]
+                with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+                    if Path(f"/proc/{pid}/cmdline").read_bytes().startswith(b"runsc-sandbox\0"):
+                        held = os.pidfd_open(pid)
+                        os.kill(pid, signal.SIGKILL)
+                        await asyncio.to_thread(select.select, [held], [], [])
+                        os.close(held)
+            raise LaunchFailed("runsc could not save the memory", step="checkpoint")
+
+        monkeypatch.setattr(runtime, "save", fails)
+        with pytest.raises(LaunchFailed if survives else GuestGone):
+            await sandbox.snapshot("never", memory=True)
+        if survives:
+            assert (await sandbox.run(["echo", "alive"])).stdout == "alive\n"
+        else:
+            assert not sandbox.is_running
+            with pytest.raises(GuestGone):
+                await sandbox.run(["true"])

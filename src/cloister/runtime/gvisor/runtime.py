@@ -182,10 +182,17 @@ class GvisorRuntime:
         try:
             with room_to_save(guest.groups):
                 await save(guest.word)
-        except LaunchFailed:
+        except LaunchFailed as failed:
+            if _KERNEL not in _programs(guest):
+                lost = GuestGone(f"{failed.message}; runsc has ended over it", reason="gone")
+                _tell(on_lost, lost)
+                raise lost from failed
             if on_lost is not None:
                 self._launching.hand_over(guest, guest.id, on_lost)
             guest.link.proceed()
+            raise
+        except GuestGone as gone:
+            _tell(on_lost, gone)
             raise
         guest.link_stays = True
         # Out of the way: whoever goes on under the same name may save again.
@@ -194,8 +201,7 @@ class GvisorRuntime:
         try:
             write_release(files, find_runsc())
         except ProtocolViolation as error:
-            if on_lost is not None:
-                on_lost(error)
+            _tell(on_lost, error)
             raise
         return Memory(files, guest.link.new_id(), link=guest.link)
 
@@ -297,13 +303,7 @@ def _lead_out(link: Link, word: socket.socket) -> WayOut:
 def _outside(runsc: Runsc, guest: GvisorGuest) -> dict[str, str]:
     """Return what the host's kernel says of runsc: both of its halves must be filtered."""
     facts = {"wall_version": runsc.version, "wall_platform": runsc.platform}
-    for pid in guest.host_pids:
-        try:
-            name = Path(f"/proc/{pid}/cmdline").read_bytes().partition(b"\0")[0].decode("ascii")
-            status = Path(f"/proc/{pid}/status").read_text()
-        except (OSError, UnicodeDecodeError):
-            # It ended meanwhile; the two that are looked for end with the sandbox only.
-            continue
+    for name, status in _programs(guest).items():
         if name in _HALVES:
             facts[_HALVES[name]] = _field(status, "Seccomp")
     if guest.groups:
@@ -317,7 +317,26 @@ def _outside(runsc: Runsc, guest: GvisorGuest) -> dict[str, str]:
     return facts
 
 
-_HALVES = {"runsc-sandbox": "sentry_seccomp", "runsc-gofer": "gofer_seccomp"}
+def _programs(guest: GvisorGuest) -> dict[str, str]:
+    """Return the programs of the wall that run, with what the host's kernel says of each."""
+    found = {}
+    for pid in guest.host_pids:
+        try:
+            name = Path(f"/proc/{pid}/cmdline").read_bytes().partition(b"\0")[0].decode("ascii")
+            found[name] = Path(f"/proc/{pid}/status").read_text()
+        except (OSError, UnicodeDecodeError):
+            # It ended meanwhile; those that are looked for end with the sandbox only.
+            continue
+    return found
+
+
+def _tell(on_lost: Callable[[CloisterError], None] | None, error: CloisterError) -> None:
+    if on_lost is not None:
+        on_lost(error)
+
+
+_KERNEL = "runsc-sandbox"
+_HALVES = {_KERNEL: "sentry_seccomp", "runsc-gofer": "gofer_seccomp"}
 
 
 def _field(status: str, name: str) -> str:

@@ -244,9 +244,14 @@ class MicrovmRuntime:
             shutil.rmtree(files, ignore_errors=True)
             if on_lost is not None:
                 self._launching.hand_over(guest, guest.id, on_lost)
-            await guest.monitor.ask("cont")
-            await guest.desk.freeze(False)
-            guest.link.proceed()
+            try:
+                await guest.monitor.ask("cont")
+                await guest.desk.freeze(False)
+                guest.link.proceed()
+            except CloisterError as gone:
+                # QEMU did not outlive it, and nobody has been told.
+                if on_lost is not None:
+                    on_lost(gone)
             raise
         guest.link_stays = True
         return Memory(files, guest.link.new_id(), link=guest.link)
