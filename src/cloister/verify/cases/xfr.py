@@ -21,7 +21,8 @@ from cloister.verify.cases.started import in_time, start_probe
 
 not_testable(
     "XFR-12",
-    "there is no HTTP interface yet, so no response headers; names travel as bytes (XFR-08)",
+    "it is about `cloister serve`, which names no file in a header of its answers; here names "
+    "travel as bytes (XFR-08)",
 )
 
 
