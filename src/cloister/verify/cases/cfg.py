@@ -31,8 +31,8 @@ from cloister.verify.resources import descendants
 
 not_testable(
     "CFG-07",
-    "there is no least release of runsc or QEMU: Debian's of 2022 is meant to work, and the posture "
-    "says which one it was; what is needed of the kernel is tried at each launch (CFG-01)",
+    "there is no least release of runsc or QEMU: Debian's of 2022 is meant to work, and the "
+    "posture says which one it was; what is needed of the kernel is tried at launch (CFG-01)",
 )
 
 _REFUSED = 125

@@ -21,8 +21,8 @@ from cloister.verify.cases.started import in_time, start_probe
 
 not_testable(
     "XFR-12",
-    "it is about `cloister serve`, which names no file in a header of its answers; here names "
-    "travel as bytes (XFR-08)",
+    "it is about `cloister serve`, which has names in headers as percent-encoded text only; here "
+    "they travel as bytes (XFR-08)",
 )
 
 
