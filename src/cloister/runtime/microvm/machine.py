@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from dataclasses import dataclass
 
 from cloister.runtime.microvm.program import LOADER
@@ -41,6 +42,13 @@ class Shape:
         """The memory of the machine: the sandbox's and its kernel's."""
         wanted = self.memory_bytes + _KERNEL_BYTES + self.memory_bytes // _KERNEL_SHARE
         return -(-wanted // _ALIGNED) * _ALIGNED
+
+
+def empty_memory(shape: Shape) -> int:
+    """Return a descriptor of memory for a machine of this shape, with nothing in it."""
+    memory = os.memfd_create("machine", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    os.ftruncate(memory, shape.ram_bytes)
+    return memory
 
 
 def restored(shape: Shape, directory: str, cell: str, *, share: str = "off") -> Kernel:

@@ -22,7 +22,7 @@ from cloister.runtime.microvm.desk import Desk
 from cloister.runtime.microvm.guest import MachinePlan, MicrovmGuest, facts_outside
 from cloister.runtime.microvm.inside import plan_inside
 from cloister.runtime.microvm.launch import launch_machine
-from cloister.runtime.microvm.machine import Shape, booting, digest_of, restored
+from cloister.runtime.microvm.machine import Shape, booting, digest_of, empty_memory, restored
 from cloister.runtime.microvm.monitor import Monitor
 from cloister.runtime.microvm.program import find_kernel, find_qemu, qemu_files, why_not
 from cloister.runtime.microvm.stored import disk_of_memory, new_disk
@@ -143,7 +143,7 @@ class MicrovmRuntime:
                 letters += template.launch_letter(inside.encoded)
             else:
                 if whole:
-                    first, saved = _hold(held, _empty_memory(shape)), memory.files / "state"
+                    first, saved = _hold(held, empty_memory(shape)), memory.files / "state"
                 else:
                     first, saved = await self._settled(plan, shape, layers, memory.files)
                 disk = await asyncio.to_thread(disk_of_memory, plan.stored)
@@ -192,7 +192,7 @@ class MicrovmRuntime:
         shown = dict(plan.kernel.shown)
         kernel = restored(shape, shown["qemu"], shown["cell"], share="on")
         with ExitStack() as held:
-            memory = _empty_memory(shape)
+            memory = empty_memory(shape)
             held.callback(os.close, memory)
             state = _hold(held, os.open(files / "state", os.O_RDONLY | os.O_CLOEXEC))
             disks = [_hold(held, os.open(path, os.O_RDONLY | os.O_CLOEXEC)) for path in layers]
@@ -327,7 +327,7 @@ class MicrovmRuntime:
         )
         empty = await asyncio.to_thread(images.empty_image, shape.disk_bytes, shape.inodes)
         with ExitStack() as held:
-            memory = _hold(held, _empty_memory(shape))
+            memory = _hold(held, empty_memory(shape))
             state = _hold(held, os.memfd_create("state", os.MFD_CLOEXEC))
             first = _hold(held, os.memfd_create("root", os.MFD_CLOEXEC))
             os.write(first, first_root(kernel, cell))
@@ -390,12 +390,6 @@ class MicrovmRuntime:
 
 async def _at_once(_: Monitor, __: Desk) -> None:
     """Nothing has to be said to a machine that boots."""
-
-
-def _empty_memory(shape: Shape) -> int:
-    memory = os.memfd_create("machine", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-    os.ftruncate(memory, shape.ram_bytes)
-    return memory
 
 
 def _hold(held: ExitStack, fd: int) -> int:
