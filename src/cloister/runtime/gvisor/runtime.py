@@ -35,6 +35,7 @@ from cloister.runtime.gvisor.saving import (
 from cloister.runtime.memory import Memory
 from cloister.runtime.namespace import NamespaceRuntime
 from cloister.runtime.namespace.guest import NamespaceGuest
+from cloister.runtime.namespace.posture import require_facts
 from cloister.runtime.namespace.runtime import cell_binary
 from cloister.runtime.namespace.saving_room import room_to_save
 from cloister.runtime.namespace.spare import AFTER_START_S, Spare
@@ -368,14 +369,7 @@ def _require_posture(plan: Plan, posture: Posture) -> None:
         "bounding": f"{plan.room.bounding:016x}",
         "interfaces": "lo",
     }
-    for name, value in wanted.items():
-        found = posture.facts.get(name)
-        if found != value:
-            raise LaunchFailed(
-                f"posture differs from the plan: {name} is {found!r}, planned {value!r}; "
-                "the sandbox was ended before anything ran",
-                step="posture",
-            )
+    require_facts(posture, wanted)
     host = Path("/proc/version").read_text().strip()
     if posture.facts.get("kernel") in (host, "", None):
         raise HostError("the sandbox reports the host's own kernel; it was ended")

@@ -42,6 +42,11 @@ def require_posture(plan: Plan, posture: Posture) -> None:
         "interfaces": "lo",
         "uid_map": " ".join(f"{r.inside} {r.outside} {r.count}" for r in plan.uid_map),
     }
+    require_facts(posture, wanted)
+
+
+def require_facts(posture: Posture, wanted: Mapping[str, str]) -> None:
+    """Refuse a posture in which any of these is otherwise."""
     for name, value in wanted.items():
         found = posture.facts.get(name)
         if found != value:
