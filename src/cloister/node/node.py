@@ -241,6 +241,10 @@ class Node:
         await runtime.prepare()
         return _remembering(runtime).memory_place(id)
 
+    async def let_go(self, policy: Policy, memory: Memory) -> None:
+        """Hold nothing any more of memory that sandboxes of this policy have gone on from."""
+        await _remembering(self.runtime_for(policy)).let_go(memory)
+
     async def pause(self, guest: Guest, paused: bool) -> None:
         """Stop or continue every process of a sandbox."""
         await self._runtimes[guest.runtime].pause(guest, paused)

@@ -61,7 +61,11 @@ async def unsealed(snapshot: Snapshot, policy: Policy) -> AsyncIterator[Memory]:
                 f"the memory of {quote(snapshot.id)} is of the runtime {quote(facts['runtime'])}, "
                 f"which is not {quote(name)}; fork it without changing runtime or trust"
             )
-        yield Memory(place, facts["first_id"], renewal=Renewal(facts["renewals"], ""))
+        memory = Memory(place, facts["first_id"], renewal=Renewal(facts["renewals"], ""))
+        try:
+            yield memory
+        finally:
+            await asyncio.shield(node.let_go(policy, memory))
     finally:
         await asyncio.to_thread(shutil.rmtree, place, ignore_errors=True)
 

@@ -58,6 +58,9 @@ class Remembering(Protocol):
     def memory_place(self, id: str) -> Path:
         """Return a directory to be made for unsealed memory: swept with everything else of ours."""
 
+    async def let_go(self, memory: Memory) -> None:
+        """Hold nothing any more that was made of these files for those who go on from them."""
+
     async def restore(
         self, id: SandboxId, plan: Plan, memory: Memory, on_lost: Callable[[CloisterError], None]
     ) -> Guest:

@@ -114,6 +114,9 @@ class GvisorRuntime:
         """Return a directory for memory of a sandbox, saved or to go on from."""
         return self._launching.memory_place(id)
 
+    async def let_go(self, memory: Memory) -> None:
+        """Nothing is made of saved memory: each sandbox reads it for itself."""
+
     def with_way_out(self, ground: Ground, policy: Policy) -> Ground:
         """Return the ground with what the policy's egress needs of it."""
         return self._launching.with_way_out(ground, policy)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import os
-import shutil
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -20,23 +19,24 @@ from cloister.runtime.memory import Memory
 from cloister.runtime.microvm import images, template
 from cloister.runtime.microvm.desk import Desk
 from cloister.runtime.microvm.guest import MachinePlan, MicrovmGuest, facts_outside
+from cloister.runtime.microvm.held import hold
 from cloister.runtime.microvm.inside import plan_inside
 from cloister.runtime.microvm.launch import launch_machine
 from cloister.runtime.microvm.machine import Shape, booting, digest_of, empty_memory, restored
 from cloister.runtime.microvm.monitor import Monitor
 from cloister.runtime.microvm.program import find_kernel, find_qemu, qemu_files, why_not
+from cloister.runtime.microvm.saving import checkpoint
+from cloister.runtime.microvm.settled import SettledMemories
 from cloister.runtime.microvm.stored import disk_of_memory, new_disk
 from cloister.runtime.microvm.wanted import outer_policy, outer_rlimits, require_enough, shape_of
 from cloister.runtime.namespace import NamespaceRuntime
 from cloister.runtime.namespace.posture import require_posture
 from cloister.runtime.namespace.runtime import cell_binary
-from cloister.runtime.namespace.saving_room import room_to_save
 from cloister.runtime.plan import Directory, Plan
 
 # A machine boots once for each shape; on a busy host an emulated one takes its time.
 _BOOT_S = 180.0
 _GREETING_S = 60.0
-_NEW = os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC
 
 
 class MicrovmRuntime:
@@ -47,7 +47,7 @@ class MicrovmRuntime:
     def __init__(self, launching: NamespaceRuntime) -> None:
         self._launching = launching
         self._templates: dict[str, asyncio.Task[template.Template]] = {}
-        self._settling: dict[Path, asyncio.Task[int]] = {}
+        self._settled = SettledMemories(launching)
         self._host_images: dict[str | None, Path] = {}
 
     def facts(self) -> RuntimeFacts:
@@ -143,14 +143,14 @@ class MicrovmRuntime:
                 letters += template.launch_letter(inside.encoded)
             else:
                 if whole:
-                    first, saved = _hold(held, empty_memory(shape)), memory.files / "state"
+                    first, saved = hold(held, empty_memory(shape)), memory.files / "state"
                 else:
-                    first, saved = await self._settled(plan, shape, layers, memory.files)
+                    first, saved = await self._settled.of(plan, shape, layers, memory.files)
                 disk = await asyncio.to_thread(disk_of_memory, plan.stored)
                 letters = b""
-            _hold(held, disk)
-            state = _hold(held, os.open(saved, os.O_RDONLY | os.O_CLOEXEC))
-            disks = [_hold(held, os.open(path, os.O_RDONLY | os.O_CLOEXEC)) for path in layers]
+            hold(held, disk)
+            state = hold(held, os.open(saved, os.O_RDONLY | os.O_CLOEXEC))
+            disks = [hold(held, os.open(path, os.O_RDONLY | os.O_CLOEXEC)) for path in layers]
             guest = await launch_machine(
                 self._launching,
                 id,
@@ -170,91 +170,19 @@ class MicrovmRuntime:
             raise
         return guest
 
-    async def _settled(
-        self, plan: MachinePlan, shape: Shape, layers: Sequence[Path], files: Path
-    ) -> tuple[int, Path]:
-        """Return saved memory as a sealed file, and its devices: made once for all forks."""
-        for path in [path for path in self._settling if not path.exists()]:
-            # Whoever had it unsealed is through with it.
-            os.close(await self._settling.pop(path))
-        task = self._settling.get(files)
-        if task is None or (task.done() and (task.cancelled() or task.exception() is not None)):
-            making = self._settle(plan, shape, layers, files)
-            task = self._settling[files] = asyncio.get_running_loop().create_task(making)
-        return await asyncio.shield(task), files / "devices"
-
-    async def _settle(
-        self, plan: MachinePlan, shape: Shape, layers: Sequence[Path], files: Path
-    ) -> int:
-        outer = self._launching.another(plan)
-        if outer is None or plan.kernel is None:
-            raise LaunchFailed("there are no ids left for a machine that is forked", step="ids")
-        shown = dict(plan.kernel.shown)
-        kernel = restored(shape, shown["qemu"], shown["cell"], share="on")
-        with ExitStack() as held:
-            memory = empty_memory(shape)
-            held.callback(os.close, memory)
-            state = _hold(held, os.open(files / "state", os.O_RDONLY | os.O_CLOEXEC))
-            disks = [_hold(held, os.open(path, os.O_RDONLY | os.O_CLOEXEC)) for path in layers]
-            # Nothing runs in it: no disk is read or written.
-            disks.append(_hold(held, os.memfd_create("disk", os.MFD_CLOEXEC)))
-            os.ftruncate(disks[-1], shape.disk_bytes // 4096 * 4096)
-            devices = _hold(held, os.open(files / "devices", _NEW, 0o600))
-
-            async def settle(monitor: Monitor, desk: Desk) -> None:
-                await template.load(monitor, with_memory=True)
-                await template.save(monitor, devices, with_memory=False)
-
-            guest = await launch_machine(
-                self._launching,
-                new_sandbox_id(),
-                dataclasses.replace(outer, kernel=kernel, drill=None),
-                lambda error: None,
-                lambda plan, posture: None,
-                (memory, state, *disks),
-                b"",
-                _GREETING_S,
-                settle,
-                silent=True,
-            )
-            await asyncio.shield(self.destroy(guest))
-            template.seal(memory)
-            return os.dup(memory)
-
     def memory_place(self, id: str) -> Path:
         """Return a directory for memory of a sandbox, saved or to go on from."""
         return self._launching.memory_place(id)
 
     async def checkpoint(self, guest: Guest) -> Memory:
         """Hold everything still inside, and have QEMU write the machine down."""
-        if not isinstance(guest, MicrovmGuest) or guest.monitor is None or guest.desk is None:
+        if not isinstance(guest, MicrovmGuest):
             raise RequestError("this guest belongs to another runtime")
-        if not isinstance(guest.plan, MachinePlan) or not guest.plan.stored:
-            raise Unsupported('memory is saved with a disk; say storage="disk" at the start')
-        files = self.memory_place(f"{guest.id}.saved")
-        await guest.link.hold()
-        # Its end is not a loss from here on.
-        on_lost = self._launching.expect_end(guest)
-        try:
-            files.mkdir(mode=0o700)
-            await guest.desk.freeze(True)
-            with open(files / "state", "xb") as state, room_to_save(guest.groups):
-                await template.save(guest.monitor, state.fileno(), with_memory=True)
-        except BaseException:
-            shutil.rmtree(files, ignore_errors=True)
-            if on_lost is not None:
-                self._launching.hand_over(guest, guest.id, on_lost)
-            try:
-                await guest.monitor.ask("cont")
-                await guest.desk.freeze(False)
-                guest.link.proceed()
-            except CloisterError as gone:
-                # QEMU did not outlive it, and nobody has been told.
-                if on_lost is not None:
-                    on_lost(gone)
-            raise
-        guest.link_stays = True
-        return Memory(files, guest.link.new_id(), link=guest.link)
+        return await checkpoint(self._launching, guest, self.memory_place(f"{guest.id}.saved"))
+
+    async def let_go(self, memory: Memory) -> None:
+        """Whoever goes on from it has begun: what was made of it for them is not needed here."""
+        await self._settled.let_go(memory.files)
 
     async def restore(
         self, id: SandboxId, plan: Plan, memory: Memory, on_lost: Callable[[CloisterError], None]
@@ -327,13 +255,13 @@ class MicrovmRuntime:
         )
         empty = await asyncio.to_thread(images.empty_image, shape.disk_bytes, shape.inodes)
         with ExitStack() as held:
-            memory = _hold(held, empty_memory(shape))
-            state = _hold(held, os.memfd_create("state", os.MFD_CLOEXEC))
-            first = _hold(held, os.memfd_create("root", os.MFD_CLOEXEC))
+            memory = hold(held, empty_memory(shape))
+            state = hold(held, os.memfd_create("state", os.MFD_CLOEXEC))
+            first = hold(held, os.memfd_create("root", os.MFD_CLOEXEC))
             os.write(first, first_root(kernel, cell))
-            image = _hold(held, os.open(kernel.image, os.O_RDONLY | os.O_CLOEXEC))
-            disks = [_hold(held, os.open(path, os.O_RDONLY | os.O_CLOEXEC)) for path in layers]
-            disks.append(_hold(held, await asyncio.to_thread(images.copy_of, empty)))
+            image = hold(held, os.open(kernel.image, os.O_RDONLY | os.O_CLOEXEC))
+            disks = [hold(held, os.open(path, os.O_RDONLY | os.O_CLOEXEC)) for path in layers]
+            disks.append(hold(held, await asyncio.to_thread(images.copy_of, empty)))
             guest = await launch_machine(
                 self._launching,
                 id,
@@ -376,13 +304,7 @@ class MicrovmRuntime:
             if not task.cancelled() and task.exception() is None:
                 os.close(task.result().memory)
         self._templates.clear()
-        for settling in self._settling.values():
-            if not settling.done():
-                settling.cancel()
-            await asyncio.wait([settling])
-            if not settling.cancelled() and settling.exception() is None:
-                os.close(settling.result())
-        self._settling.clear()
+        await self._settled.close()
 
     def abandon(self) -> None:
         """Nothing is held here that the launcher's runtime does not hold."""
@@ -390,8 +312,3 @@ class MicrovmRuntime:
 
 async def _at_once(_: Monitor, __: Desk) -> None:
     """Nothing has to be said to a machine that boots."""
-
-
-def _hold(held: ExitStack, fd: int) -> int:
-    held.callback(os.close, fd)
-    return fd

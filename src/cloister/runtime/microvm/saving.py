@@ -1,0 +1,44 @@
+"""Writes a running machine down: everything in it stands still, and QEMU saves it as a stream."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from cloister.errors import CloisterError, RequestError, Unsupported
+from cloister.runtime.memory import Memory
+from cloister.runtime.microvm import template
+from cloister.runtime.microvm.guest import MachinePlan, MicrovmGuest
+from cloister.runtime.namespace import NamespaceRuntime
+from cloister.runtime.namespace.saving_room import room_to_save
+
+
+async def checkpoint(launching: NamespaceRuntime, guest: MicrovmGuest, files: Path) -> Memory:
+    """Save a machine into `files`, which is made; it goes on as it was if that fails."""
+    if guest.monitor is None or guest.desk is None:
+        raise RequestError("this guest belongs to another runtime")
+    if not isinstance(guest.plan, MachinePlan) or not guest.plan.stored:
+        raise Unsupported('memory is saved with a disk; say storage="disk" at the start')
+    await guest.link.hold()
+    # Its end is not a loss from here on.
+    on_lost = launching.expect_end(guest)
+    try:
+        files.mkdir(mode=0o700)
+        await guest.desk.freeze(True)
+        with open(files / "state", "xb") as state, room_to_save(guest.groups):
+            await template.save(guest.monitor, state.fileno(), with_memory=True)
+    except BaseException:
+        shutil.rmtree(files, ignore_errors=True)
+        if on_lost is not None:
+            launching.hand_over(guest, guest.id, on_lost)
+        try:
+            await guest.monitor.ask("cont")
+            await guest.desk.freeze(False)
+            guest.link.proceed()
+        except CloisterError as gone:
+            # QEMU did not outlive it, and nobody has been told.
+            if on_lost is not None:
+                on_lost(gone)
+        raise
+    guest.link_stays = True
+    return Memory(files, guest.link.new_id(), link=guest.link)
