@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import datetime
 import time
+from collections.abc import Iterator
+from typing import Protocol
 
+import httpx
 import pytest
 from e2b import Sandbox, SandboxQuery, SandboxState
 from e2b.exceptions import (
@@ -12,6 +15,12 @@ from e2b.exceptions import (
     SandboxException,
     SandboxNotFoundException,
 )
+
+from .conftest import envd_headers
+
+
+class Pointed(Protocol):
+    url: str
 
 
 def test_a_sandbox_is_created_and_killed() -> None:
@@ -142,6 +151,45 @@ def test_a_sandbox_paused_at_its_timeout_goes_on_by_traffic() -> None:
         assert sandbox.get_info().state is SandboxState.RUNNING
     finally:
         sandbox.kill()
+
+
+@pytest.mark.parametrize(
+    ("port", "path", "headers"),
+    [
+        (49983, "/envs", {}),
+        (49983, "/envs", {"x-access-token": "0" * 64}),
+        (49983, "/files?path=/etc/passwd", {}),
+        (49983, "/health", {}),
+        (49999, "/execute", {}),
+        (49999, "/contexts", {"x-access-token": "0" * 64}),
+        (8000, "/", {}),
+        (8000, "/", {"e2b-traffic-access-token": "0" * 64}),
+    ],
+)
+def test_whoever_may_not_come_in_does_not_wake_it(
+    held: Sandbox, server: Pointed, port: int, path: str, headers: dict[str, str]
+) -> None:
+    address = {"e2b-sandbox-id": held.sandbox_id, "e2b-sandbox-port": str(port)}
+    answer = httpx.get(f"{server.url}{path}", headers={**address, **headers}, timeout=60)
+    assert answer.status_code == 502
+    assert held.get_info().state is SandboxState.PAUSED
+
+
+def test_whoever_may_come_in_wakes_it(held: Sandbox, server: Pointed) -> None:
+    answer = httpx.get(f"{server.url}/envs", headers=envd_headers(held), timeout=60)
+    assert answer.status_code == 200
+    assert held.get_info().state is SandboxState.RUNNING
+
+
+@pytest.fixture(scope="module")
+def held() -> Iterator[Sandbox]:
+    """A sandbox that is paused, and goes on when somebody comes who may."""
+    lifecycle = {"on_timeout": "pause", "auto_resume": True}
+    network = {"allow_public_traffic": False}
+    one = Sandbox.create(timeout=300, lifecycle=lifecycle, network=network)
+    one.pause()
+    yield one
+    one.kill()
 
 
 def test_a_paused_sandbox_can_be_killed() -> None:

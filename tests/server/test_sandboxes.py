@@ -10,6 +10,10 @@ from typing import Any
 import httpx
 import pytest
 
+from cloister.ledger.reading import find_ledger
+
+from .conftest import Server
+
 
 def create(client: httpx.Client, **spec: Any) -> dict[str, Any]:
     answer = client.post("/v1/sandboxes", json=spec)
@@ -105,3 +109,16 @@ def test_a_paused_sandbox_says_so(acme: httpx.Client, sandbox: str) -> None:
     assert acme.post(f"/v1/sandboxes/{sandbox}/pause").json()["state"] == "paused"
     assert acme.post(f"/v1/sandboxes/{sandbox}/resume").json()["state"] == "running"
     assert run(acme, sandbox, "echo on")["stdout"] == b"on\n"
+
+
+def test_a_label_of_a_tenant_is_not_taken_for_the_owners(
+    server: Server, acme: httpx.Client, owner: httpx.Client
+) -> None:
+    own = create(owner, label="nightly", ledger="on")
+    theirs = create(acme, label="nightly", ledger="on")
+    assert (own["label"], theirs["label"]) == ("nightly", "nightly")
+    owner.delete(f"/v1/sandboxes/{own['id']}")
+    acme.delete(f"/v1/sandboxes/{theirs['id']}")
+    state = server.directory / "state"
+    assert find_ledger(state, "nightly") == own["id"]
+    assert find_ledger(state, "acme.nightly") == theirs["id"]

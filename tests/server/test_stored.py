@@ -68,6 +68,33 @@ def test_what_is_stored_counts_in_the_quota_and_what_is_removed_does_not(
     assert acme.delete(f"/v1/sandboxes/{small}").status_code == 204
 
 
+def test_snapshots_at_once_do_not_all_pass_one_count(start_server: StartServer) -> None:
+    server = start_server(SETTINGS.replace("most_sandboxes = 3", "most_sandboxes = 4"))
+    token = server.token("acme")
+    acme = server.client(token)
+    ids = [created(acme, **DISK) for _ in range(4)]
+    for id in ids:
+        fill(acme, id, "one", 25)
+    answers: list[int] = []
+    together = threading.Barrier(len(ids))
+
+    def take(id: str) -> None:
+        with httpx.Client(
+            base_url=server.url, headers={"authorization": f"Bearer {token}"}, timeout=120
+        ) as client:
+            together.wait(60)
+            answers.append(client.post(f"/v1/sandboxes/{id}/snapshots", json={}).status_code)
+
+    threads = [threading.Thread(target=take, args=(id,)) for id in ids]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    # Three times 25 MiB is past 60 by one, and not by two.
+    assert sorted(answers) == [201, 201, 201, 507]
+    assert stored(acme) < 77 * MIB
+
+
 def test_a_kept_sandbox_that_is_resumed_does_not_count_twice(start_server: StartServer) -> None:
     server = start_server(SETTINGS.replace("60MiB", "100MiB"))
     acme = server.client(server.token("acme"))

@@ -109,7 +109,7 @@ class E2BDoor:
         return await envd.answer(box, request)
 
     async def _answer(self, port: int, id: str, request: Request) -> Response:
-        found = await self._awake(id)
+        found = self._find(id)
         if found is None:
             return bad_gateway(id, "The sandbox was not found")
         box, resident = found
@@ -118,6 +118,11 @@ class E2BDoor:
             self._desk.house.access.hold(request.scope, resident.tenant)
         except Exhausted as error:
             return error_answer(429, error.message)
+        # Whoever may not come in does not wake it either: its tenant pays for what runs.
+        if box.sandbox.is_paused and not (
+            _is_let_in(box, port, request) and await self._wake(box, resident)
+        ):
+            return bad_gateway(id, "The sandbox was not found")
         if port == envd.PORT:
             return await envd.answer(box, request)
         if not box.lets_traffic(request.headers.get("e2b-traffic-access-token")):
@@ -131,7 +136,7 @@ class E2BDoor:
     async def _websocket(
         self, address: tuple[int, str] | None, scope: Scope, receive: Receive, send: Send
     ) -> None:
-        found = None if address is None else await self._awake(address[1])
+        found = None if address is None else self._find(address[1])
         token = Headers(scope=scope).get("e2b-traffic-access-token")
         if address is None or found is None or not found[0].lets_traffic(token):
             await send({"type": "websocket.close", "code": 4404})
@@ -145,19 +150,30 @@ class E2BDoor:
             await send({"type": "websocket.close", "code": 4429})
             return
         box, port = found[0], address[0]
+        if box.sandbox.is_paused and not await self._wake(box, found[1]):
+            await send({"type": "websocket.close", "code": 4404})
+            return
         headers = passed_headers(box, port, scope["headers"])
         opening = Opening(target_of(scope), headers, scope.get("subprotocols", []))
         await carry_socket(box.sandbox, port, opening, receive, send)
 
-    async def _awake(self, id: str) -> tuple[Box, Resident] | None:
+    def _find(self, id: str) -> tuple[Box, Resident] | None:
         own = own_id(id)
-        found = None if own is None else self._boxes.find(public_id(own))
-        if found is None or not found[0].sandbox.is_paused:
-            return found
-        if not found[0].terms.is_resumed_by_traffic:
-            return None
-        await resume_for_traffic(self._desk, found[1])
-        return found
+        return None if own is None else self._boxes.find(public_id(own))
+
+    async def _wake(self, box: Box, resident: Resident) -> bool:
+        """Let a paused sandbox go on, if it was asked for so that it may; whether it does."""
+        if box.terms.is_resumed_by_traffic:
+            await resume_for_traffic(self._desk, resident)
+        return box.terms.is_resumed_by_traffic
+
+
+def _is_let_in(box: Box, port: int, request: Request) -> bool:
+    if port == envd.PORT:
+        return envd.is_opened_by(box, request)
+    if not box.lets_traffic(request.headers.get("e2b-traffic-access-token")):
+        return False
+    return port != interpreter.PORT or interpreter.is_opened_by(box, request)
 
 
 def _address(scope: Scope) -> tuple[int, str] | None:

@@ -56,11 +56,20 @@ async def answer(box: Box, request: Request) -> Response:
     return await answering(partial(_answer, box))(request)
 
 
+def is_opened_by(box: Box, request: Request) -> bool:
+    """Whether whoever sends a request has shown what opens the sandbox."""
+    try:
+        _require_access(box, request)
+    except CallRefused:
+        return False
+    return True
+
+
 async def _answer(box: Box, request: Request) -> Response:
     path = request.url.path
     if path == "/health":
         return empty_answer()
-    _require_access(box, request, path)
+    _require_access(box, request)
     if request.method == "POST":
         if path in _STREAMS:
             return await _STREAMS[path](box, request)
@@ -88,13 +97,13 @@ async def _file_call(box: Box, request: Request, path: str, message: Message) ->
     return await _FILE_CALLS[path](box, message, person)
 
 
-def _require_access(box: Box, request: Request, path: str) -> None:
+def _require_access(box: Box, request: Request) -> None:
     token = request.headers.get("x-access-token")
     if token is not None:
         if not box.is_opened_by(token):
             raise CallRefused("unauthenticated", "the access token is not that of this sandbox")
         return
-    claim = claim_in(request) if path == "/files" else None
+    claim = claim_in(request) if request.url.path == "/files" else None
     if claim is None:
         raise CallRefused("unauthenticated", "no access token; send it as X-Access-Token")
     if not claim.is_signed_with(box.token):

@@ -46,8 +46,8 @@ async def make(visit: Visit) -> Response:
     uid, gid = owner_on_disk(NAMED_USERS["user"])
     size_bytes = _SIZE_BYTES if is_counted else None
     fleet = visit.desk.house.fleet
-    await fleet.stored.require(tenant, size_bytes or 0)
-    await asyncio.to_thread(store.volumes.create, stored, size_bytes, uid=uid, gid=gid)
+    async with fleet.stored.room(tenant, size_bytes or 0):
+        await asyncio.to_thread(store.volumes.create, stored, size_bytes, uid=uid, gid=gid)
     return json_answer(_shown(visit, name), 201)
 
 

@@ -7,7 +7,6 @@ import contextlib
 import hashlib
 import os
 import time
-import weakref
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -22,6 +21,7 @@ from cloister.errors import (
 )
 from cloister.model import Limits, MountMode, Reason, Result, Usage, User, VolumeMode, quote
 from cloister.runtime.wasm.program import find_wasmtime
+from cloister.sandbox.compile_turns import compile_turns
 from cloister.sandbox.module_worker import Ended, ModuleWorker, WorkerEnded, limit_of
 from cloister.sandbox.process import Command
 from cloister.store.compiled import CompiledModules
@@ -38,7 +38,6 @@ _WORKERS = 8
 _WAITING = 2
 # What compiling one module may take, in a sandbox of its own that runs and sees nothing else.
 _COMPILE_S = 60.0
-_COMPILERS = 2
 _COMPILING = Limits(memory="1GiB", disk="16MiB", lifetime="5m")
 _ABORT = 6
 _WORKSPACE = "/workspace"
@@ -212,7 +211,7 @@ class Modules:
         async with self._compiling:
             found = await asyncio.to_thread(compiled.find, digest)
             if found is None:
-                async with _turn_to_compile():
+                async with compile_turns().taken(self._sandbox.compiles_for):
                     found = await _compile_apart(module)
                 try:
                     await asyncio.to_thread(compiled.keep, digest, found)
@@ -235,15 +234,6 @@ class Modules:
             ) from None
         except WorkerEnded as error:
             raise limit_of(error, "compiling the module") from None
-
-
-def _turn_to_compile() -> asyncio.Semaphore:
-    """Return what all sandboxes of this loop share: compilers are in nobody's limits."""
-    return _turns.setdefault(asyncio.get_running_loop(), asyncio.Semaphore(_COMPILERS))
-
-
-_turns: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore]
-_turns = weakref.WeakKeyDictionary()
 
 
 async def _compile_apart(module: bytes) -> bytes:

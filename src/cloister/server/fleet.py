@@ -261,6 +261,7 @@ class Fleet:
         if self._closing:
             raise GuestGone("the server is being stopped", reason="draining")
         tenant, sandbox = caller.tenant, make()
+        sandbox.compiles_for = tenant
         require_wall(wish.spec, sandbox.policy, caller)
         limits = sandbox.policy.limits
         timeout_s = timeout_of(wish.spec, limits, self.settings)

@@ -29,7 +29,7 @@ _MOST_METADATA_BYTES = 16 * 1024
 
 _PLAIN = (
     *("env", "profile", "trust", "runtime", "require"),
-    *("storage", "history", "ledger", "egress", "label"),
+    *("storage", "history", "ledger", "egress"),
 )
 
 
@@ -80,6 +80,8 @@ def sandbox_settings(
         wanted["image"] = spec.image
     if spec.template is not None:
         wanted["template"] = spec.template
+    if spec.label is not None:
+        wanted["label"] = names.label(spec.label)
     if spec.keep is not None:
         wanted["keep"] = names.stored(spec.keep, "keep")
     if spec.volumes is not None:

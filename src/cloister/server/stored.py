@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import time
-from collections.abc import Callable, Iterable
+import weakref
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import asynccontextmanager
 
 from cloister.errors import Exhausted
 from cloister.model import format_bytes
@@ -40,6 +43,24 @@ class Stored:
         # Those that run count as what they were promised, also where they are kept.
         self._running = running
         self._counted_at: dict[TenantName, float] = {}
+        self._storing: weakref.WeakValueDictionary[TenantName, asyncio.Lock]
+        self._storing = weakref.WeakValueDictionary()
+
+    @asynccontextmanager
+    async def room(self, tenant: TenantName, further_bytes: int = 0) -> AsyncIterator[None]:
+        """Store something in the block, if there is room for it; one at a time of each tenant.
+
+        What is counted is there: were two counted before either is, both would find room for one.
+        """
+        storing = self._storing.get(tenant)
+        if storing is None:
+            storing = self._storing[tenant] = asyncio.Lock()
+        async with storing:
+            await self.require(tenant, further_bytes)
+            try:
+                yield
+            finally:
+                self.changed(tenant)
 
     async def require(self, tenant: TenantName, further_bytes: int = 0) -> None:
         """Refuse to store more where there is no room for it; the owner of a host has no quota."""
@@ -58,11 +79,8 @@ class Stored:
 
     async def snapshot(self, resident: Resident, name: str | None) -> Snapshot:
         """Take a snapshot of a tenant's sandbox, if there is room for one."""
-        await self.require(resident.tenant)
-        try:
+        async with self.room(resident.tenant):
             return await resident.sandbox.snapshot(name)
-        finally:
-            self.changed(resident.tenant)
 
     def changed(self, tenant: TenantName) -> None:
         """Note that there may be more or less than when it was counted."""

@@ -62,3 +62,13 @@ class Names:
         if not self.owns(stored):
             raise NotFound(f"nothing is called {quote(stored)}", what=stored)
         return stored if self.tenant == OWNER else stored.removeprefix(f"{self.tenant}.")
+
+    def label(self, text: str) -> str:
+        """Return a label as it is recorded: no tenant's is taken for the owner's or another's."""
+        return text if self.tenant == OWNER else f"{self.tenant}.{text}"
+
+    def shown_label(self, recorded: str | None) -> str | None:
+        """Return a label as its tenant gave it."""
+        if recorded is None or self.tenant == OWNER:
+            return recorded
+        return recorded.removeprefix(f"{self.tenant}.")

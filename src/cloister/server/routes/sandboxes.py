@@ -97,15 +97,15 @@ class Renewed(msgspec.Struct):
 
 def info_of(resident: Resident) -> SandboxInfo:
     """Return what a client may know of a live sandbox."""
-    sandbox = resident.sandbox
+    sandbox, names = resident.sandbox, Names(resident.tenant)
     return SandboxInfo(
         id=resident.id,
         state=resident.state,
         created_at=when(resident.created_at),
         deadline_at=None if resident.deadline_at is None else when(resident.deadline_at),
         metadata=resident.metadata,
-        keep=None if resident.keep is None else Names(resident.tenant).shown(resident.keep),
-        label=sandbox.label,
+        keep=None if resident.keep is None else names.shown(resident.keep),
+        label=names.shown_label(sandbox.label),
         policy=shown_policy(sandbox.policy, resident.tenant),
         processes=len(resident.processes),
         working_directory=sandbox.working_directory,

@@ -126,9 +126,9 @@ async def _make_volume(call: Call) -> VolumeInfo:
     if size_bytes is None and not may:
         raise ScopeMissing("only a token of the role admin may lift a size", scope="admin")
     uid, gid = owner_on_disk(parse_user(wanted.user))
-    await call.fleet.stored.require(call.caller.tenant, size_bytes or 0)
-    store = await open_store()
-    made = await asyncio.to_thread(store.volumes.create, stored, size_bytes, uid=uid, gid=gid)
+    async with call.fleet.stored.room(call.caller.tenant, size_bytes or 0):
+        store = await open_store()
+        made = await asyncio.to_thread(store.volumes.create, stored, size_bytes, uid=uid, gid=gid)
     return volume_info(made, names)
 
 
