@@ -13,6 +13,8 @@ class Bounds:
     """
 
     connections: int = 256
+    # Those on which names are asked for by TCP: they do not wait for the others to end.
+    name_connections: int = 64
     # Streams of HTTP/2 open at once, of all connections; more are refused, to be sent again.
     requests: int = 1024
     # Bodies of requests that wait for a person, all together.

@@ -46,7 +46,9 @@ class Intake:
         }
         self._names_tcp = names_tcp
         self._open: set[asyncio.Task[None]] = set()
-        self._is_full = False
+        self._asking: set[asyncio.Task[None]] = set()
+        # Doors that wait until something of their kind has ended.
+        self._full: set[socket.socket] = set()
         self._closed = False
         ward.meter.on_over = self._cut_soon
 
@@ -59,7 +61,7 @@ class Intake:
 
     def _listen(self) -> None:
         for door in (*self._ways, self._names_tcp):
-            self._loop.add_reader(door.fileno(), self._on_connection, door)
+            self._resume(door)
 
     def _pause(self, *doors: socket.socket) -> None:
         for door in doors:
@@ -71,7 +73,7 @@ class Intake:
         for door in self._doors:
             self._loop.remove_reader(door.fileno())
             door.close()
-        for task in self._open:
+        for task in (*self._open, *self._asking):
             task.cancel()
 
     def _cut_soon(self) -> None:
@@ -84,10 +86,13 @@ class Intake:
             task.cancel()
 
     def _on_connection(self, door: socket.socket) -> None:
-        for _ in range(self._ward.bounds.accepts_at_once):
-            if len(self._open) >= self._ward.bounds.connections:
-                self._is_full = True
-                self._pause(*self._ways, self._names_tcp)
+        bounds, is_name = self._ward.bounds, door is self._names_tcp
+        tasks = self._asking if is_name else self._open
+        for _ in range(bounds.accepts_at_once):
+            if len(tasks) >= (bounds.name_connections if is_name else bounds.connections):
+                alike = {self._names_tcp} if is_name else {*self._ways}
+                self._full |= alike
+                self._pause(*alike)
                 return
             try:
                 sock, _ = door.accept()
@@ -99,22 +104,24 @@ class Intake:
                 self._loop.call_later(_PAUSE_S, self._resume, door)
                 return
             task = self._loop.create_task(self._serve(door, sock))
-            self._open.add(task)
+            tasks.add(task)
             task.add_done_callback(self._on_done)
 
     def _resume(self, door: socket.socket) -> None:
-        if not self._closed and not self._is_full:
+        if not self._closed and door not in self._full:
             self._loop.add_reader(door.fileno(), self._on_connection, door)
 
     def _on_done(self, task: asyncio.Task[None]) -> None:
         self._open.discard(task)
+        self._asking.discard(task)
         if not task.cancelled():
             # Re-raised where the loop's own reporting sees it, not lost.
             error = task.exception()
             if error is not None:
                 self._ward.tell(kind="fault", error=type(error).__name__)
-        if self._is_full and not self._closed:
-            self._is_full = False
+        if self._full:
+            # Whichever kind it was, a door that is still full finds so at once.
+            self._full.clear()
             self._listen()
 
     async def _serve(self, door: socket.socket, sock: socket.socket) -> None:

@@ -233,8 +233,11 @@ class Workspace:
         self._steps += 1
         return self._steps
 
-    async def take(self, occasion: Occasion, *, idle: bool) -> Snapshot:
-        """Take a snapshot of the disk; with `idle` the sandbox must be on `ground` afterwards."""
+    async def take(self, occasion: Occasion, *, idle: bool, name_later: bool = False) -> Snapshot:
+        """Take a snapshot of the disk; with `idle` the sandbox must be on `ground` afterwards.
+
+        With `name_later` it has its name from `give_name` only.
+        """
 
         def take() -> Snapshot:
             if self.disk is None:
@@ -244,11 +247,12 @@ class Workspace:
                 sandbox=self.name,
                 idle=idle,
                 policy=self._policy_text(),
-                name=occasion.name,
+                name=None if name_later else occasion.name,
                 parent=self._head,
                 image=None if self.image is None else self.image.digest,
                 step=occasion.step,
                 command=occasion.command,
+                durable=occasion.name is not None,
             )
             self.disk = taken.disk or self.disk
             self._head = taken.snapshot.id
@@ -258,8 +262,26 @@ class Workspace:
 
         return await asyncio.to_thread(take)
 
+    async def require_name_free(self, occasion: Occasion) -> None:
+        """Say that a name is taken before anything is ended for a snapshot of that name."""
+        if occasion.name is not None:
+            require = self._store.snapshots.require_name_free
+            await asyncio.to_thread(require, self.name, occasion.name)
+
+    async def give_name(self, snapshot: Snapshot, occasion: Occasion) -> Snapshot:
+        """Give a snapshot the name it was taken for, if it was for one."""
+        if occasion.name is None:
+            return snapshot
+        return await asyncio.to_thread(self._store.snapshots.give_name, snapshot, occasion.name)
+
     async def go_back(self, target: Snapshot) -> Snapshot:
         """Make the disk what it was; return the snapshot that what it is now stays as."""
+        left = await self.take(Occasion(), idle=True)
+        await self.return_to(target)
+        return left
+
+    async def return_to(self, target: Snapshot) -> None:
+        """Make the disk what it was; what it is now is gone."""
 
         def replace() -> None:
             old, self.disk = self.disk, self._new_disk(target)
@@ -271,9 +293,7 @@ class Workspace:
             if old is not None:
                 self._store.disks.remove(old)
 
-        left = await self.take(Occasion(), idle=True)
         await asyncio.to_thread(replace)
-        return left
 
     async def require_room(self) -> None:
         """Say that the disk of the state is full before anything is ended for a new tree."""

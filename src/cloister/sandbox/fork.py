@@ -24,7 +24,7 @@ class Forked(Protocol):
     """What a fork needs of a sandbox."""
 
     def stand_on(self, snapshot: Snapshot) -> None: ...
-    def remember(self, memory: Memory) -> None: ...
+    def remember(self, memory: Memory, paused: str | None = None) -> None: ...
     async def open(self) -> Self: ...
     async def stop(self) -> None: ...
 
@@ -114,7 +114,7 @@ async def resume(make: Callable[..., S], name: str, changes: dict[str, Any]) -> 
     policy = read_policy(json.loads(kept.policy), f"kept sandbox {name}")
     async with unsealed(base, policy) as memory:
         sandbox = make(keep=name, **changes)
-        sandbox.remember(memory)
+        sandbox.remember(memory, paused)
         return await sandbox.open()
 
 

@@ -41,17 +41,42 @@ class Remembering:
         self._renewals = 0
         # What the next guest goes on from, if it does not begin.
         self.memory: Memory | None = None
+        # The snapshot that it was paused with, until it wakes and once it has.
+        self._asleep: str | None = None
+        self._woken: str | None = None
 
-    def remember(self, memory: Memory) -> None:
-        """Go on from memory, as who this sandbox is. Before the start only."""
+    def remember(self, memory: Memory, paused: str | None = None) -> None:
+        """Go on from memory, as who this sandbox is. Before the start only.
+
+        `paused` is the snapshot that the memory is of, where it is gone on from once.
+        """
         self.memory = renewed(memory, self._sandbox.id)
         self._renewals = 0 if self.memory.renewal is None else self.memory.renewal.number
+        self._asleep = paused
+
+    async def wake(self) -> None:
+        """Its programs are about to run: whatever happens, they are not started from there again.
+
+        Programs that are lost in a start that is killed are lost as in any other moment; programs
+        that run twice from one moment may have told the world something different each time.
+        """
+        if self._asleep is not None and self.keep is not None:
+            memories = self.workspace.store.memories
+            await asyncio.to_thread(memories.wake, self.keep, self._asleep)
+            self._woken = self._asleep
+
+    async def fall_back(self) -> None:
+        """The start failed, and nothing of it is left: it is paused as it was, disk and memory."""
+        if self._woken is None or self.keep is None:
+            return
+        woken, self._woken = self._woken, None
+        workspace = self.workspace
+        await workspace.return_to(await workspace.find(woken))
+        await asyncio.to_thread(workspace.store.memories.pause, self.keep, woken)
 
     def has_gone_on(self) -> None:
-        """The start is over: the same memory is not gone on from twice."""
-        if self.memory is not None and self.keep is not None:
-            self.workspace.store.memories.wake(self.keep)
-        self.memory = None
+        """The start is over."""
+        self.memory = self._woken = None
 
     async def pause_to_disk(self) -> Snapshot:
         """Save disk and memory of one moment, to go on from there; nothing runs afterwards."""
@@ -75,13 +100,15 @@ class Remembering:
                 "everything inside is held still; resume it before its memory is saved"
             )
         await workspace.require_room()
+        await workspace.require_name_free(occasion)
         require_sealing()
         runtime = sandbox.guest.runtime
         memory = await Node.current().checkpoint(sandbox.guest)
         await sandbox.end_guest()
         try:
             try:
-                taken = await workspace.take(occasion, idle=True)
+                # Its name is for both: there is none before its memory is there too.
+                taken = await workspace.take(occasion, idle=True, name_later=True)
                 if goes_on:
                     await self._go_on(memory)
                 renewals = self._renewals
@@ -93,6 +120,7 @@ class Remembering:
                     renewals=renewals,
                     memory_bytes=sandbox.policy.limits.memory,
                 )
+                taken = await workspace.give_name(taken, occasion)
             except BaseException:
                 # Nothing was saved, and so nothing may be lost by it.
                 if sandbox.has_no_guest:

@@ -156,6 +156,7 @@ class Sandbox(Elsewhere, Stateful, Permitting, Observed, Moduled, Dialled):
         try:
             workspace = await self._state.prepare()
             self._node = node
+            await self._state.wake()
             await self.start_guest(BARE if workspace is None else workspace.ground)
         except BaseException as error:
             self._starting = None

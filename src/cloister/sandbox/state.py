@@ -253,9 +253,12 @@ class State(Remembering):
             if self.recording is not None:
                 # Before the snapshots go: they are what is compared.
                 await self.recording.changes.settle()
-            if self._workspace is not None:
-                workspace, self._workspace = self._workspace, None
-                await workspace.close(came_up=self._came_up)
+            try:
+                await self.fall_back()
+            finally:
+                if self._workspace is not None:
+                    workspace, self._workspace = self._workspace, None
+                    await workspace.close(came_up=self._came_up)
         finally:
             try:
                 if self.recording is not None:

@@ -48,9 +48,9 @@ class Stateful:
         if self._state.stands_still:
             await self._state.wait_until_moving()
 
-    def remember(self, memory: Memory) -> None:
+    def remember(self, memory: Memory, paused: str | None = None) -> None:
         """Go on from memory instead of beginning. Before the start only."""
-        self._state.remember(memory)
+        self._state.remember(memory, paused)
 
     def stand_on(self, snapshot: Snapshot) -> None:
         """Begin as a snapshot was. Before the start only."""

@@ -98,8 +98,12 @@ class Memories:
         make_private(self._directory)
         path = self._directory / f"{name}{_PAUSED}"
         written = path.with_name(f"{name}.{secrets.token_hex(4)}{_PART}")
-        written.write_text(snapshot)
+        with open(written, "x") as file:
+            file.write(snapshot)
+            file.flush()
+            os.fsync(file.fileno())
         written.rename(path)
+        _sync(self._directory)
 
     def paused(self, name: str) -> str | None:
         """Return the snapshot from whose memory a kept sandbox is to go on, if it is."""
@@ -112,9 +116,22 @@ class Memories:
         fits = row is not None and row["head"] == snapshot and self.has(snapshot)
         return snapshot if fits else None
 
-    def wake(self, name: str) -> None:
-        """It has gone on, or is not to: its programs are not started from there again."""
-        (self._directory / f"{name}{_PAUSED}").unlink(missing_ok=True)
+    def wake(self, name: str, snapshot: str | None = None) -> None:
+        """It goes on, or is not to: its programs are not started from there again.
+
+        With a `snapshot` it must wait for that very one. Once this returns, nothing brings it back
+        but another `pause`: not a crash, not a power cut.
+        """
+        if snapshot is not None and self.paused(name) != snapshot:
+            raise RequestError(
+                f"{quote(name)} has gone on, or has been given up meanwhile; open it with "
+                f"keep={quote(name)}"
+            )
+        try:
+            (self._directory / f"{name}{_PAUSED}").unlink()
+        except FileNotFoundError:
+            return
+        _sync(self._directory)
 
     def sweep(self) -> None:
         """Remove what belongs to no snapshot, and what a crash left half-written."""
@@ -148,6 +165,14 @@ def remove_memories(state: Path, snapshots: Iterable[str]) -> None:
     """Remove the memory of snapshots that are no more."""
     for snapshot in snapshots:
         (memory_directory(state) / f"{snapshot}{_SEALED}").unlink(missing_ok=True)
+
+
+def _sync(directory: Path) -> None:
+    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
 
 
 def _pieces(head: bytes, paths: list[Path]) -> Iterator[bytes]:

@@ -30,6 +30,7 @@ from cloister.store.spares import Spares, forget_spares
 from cloister.store.trees import Trees
 
 _SHORTEST_PREFIX = len(PREFIX) + 4
+_NAMED = "SELECT 1 FROM snapshots WHERE sandbox = ? AND name = ?"
 
 
 class Snapshots:
@@ -52,17 +53,18 @@ class Snapshots:
         image: str | None = None,
         step: int | None = None,
         command: str | None = None,
+        durable: bool = False,
     ) -> Taken:
         """Keep what a disk is now. The caller has frozen its sandbox, or (`idle`) ended it.
 
         With `idle` nothing may write to the disk again until the answer names one to go on with.
-        A snapshot with a name, or of a kept sandbox, survives a power cut once this returns.
+        A snapshot with a name, of a kept sandbox, or one that is to be `durable`, survives a power
+        cut once this returns.
         """
         parse_name(sandbox, "a sandbox's name")
         if name is not None:
             parse_snapshot_name(name)
         self._trees.require_room()
-        is_kept = self._is_kept(disk)
         snapshot = Snapshot(
             id=new_snapshot_id(),
             name=name,
@@ -76,7 +78,8 @@ class Snapshots:
             policy=policy,
             chain=(),
         )
-        return self._capture(disk, snapshot, idle=idle, durable=is_kept or name is not None)
+        durable = durable or name is not None or self._is_kept(disk)
+        return self._capture(disk, snapshot, idle=idle, durable=durable)
 
     def _is_kept(self, disk: Disk) -> bool:
         row = self._trees.records.one("SELECT 1 FROM kept WHERE disk = ?", (disk.id,))
@@ -118,15 +121,23 @@ class Snapshots:
         return Taken(made, method, self._disks.find(disk.id) if moves else None)
 
     def _require_free(self, connection: sqlite3.Connection, snapshot: Snapshot) -> None:
-        taken = connection.execute(
-            "SELECT 1 FROM snapshots WHERE sandbox = ? AND name = ?",
-            (snapshot.sandbox, snapshot.name),
-        ).fetchone()
+        taken = connection.execute(_NAMED, (snapshot.sandbox, snapshot.name)).fetchone()
         if taken is not None:
-            whole = f"{snapshot.sandbox}@{snapshot.name}"
-            raise AlreadyExists(
-                f"snapshot {quote(whole)} exists; choose another name, or remove it", what=whole
-            )
+            raise _exists(snapshot.sandbox, snapshot.name)
+
+    def require_name_free(self, sandbox: str, name: str) -> None:
+        """Refuse a name that no snapshot may have, or that one of this sandbox's has."""
+        parse_snapshot_name(name)
+        if self._trees.records.one(_NAMED, (sandbox, name)) is not None:
+            raise _exists(sandbox, name)
+
+    def give_name(self, snapshot: Snapshot, name: str) -> Snapshot:
+        """Name one that was taken without a name and made durable, once all of it is there."""
+        named = replace(snapshot, name=parse_snapshot_name(name))
+        with self._trees.records.writing(durable=True) as connection:
+            self._require_free(connection, named)
+            connection.execute("UPDATE snapshots SET name = ? WHERE id = ?", (name, snapshot.id))
+        return named
 
     def find(self, reference: str) -> Snapshot:
         """Return a snapshot by its id or the start of one, "sandbox@name", "sandbox@step".
@@ -203,3 +214,10 @@ class Snapshots:
         # The conditions are those written above, never a caller's words.
         query = f"SELECT * FROM snapshots WHERE {condition} ORDER BY created_at, id"  # noqa: S608
         return tuple(from_row(row) for row in self._trees.records.all(query, values))
+
+
+def _exists(sandbox: str, name: str | None) -> AlreadyExists:
+    whole = f"{sandbox}@{name}"
+    return AlreadyExists(
+        f"snapshot {quote(whole)} exists; choose another name, or remove it", what=whole
+    )

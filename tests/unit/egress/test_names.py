@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cloister.egress.book import Book, BookFull
+from cloister.egress.bounds import Bounds
 from cloister.egress.names import Names
 
 
@@ -145,3 +146,27 @@ async def test_questions_come_by_datagram_and_by_connection(opened: Any) -> None
         assert b"\xc6\x12\x00\x02" in by_datagram
         events = await doors.events()
         assert [each["host"] for each in events if each["kind"] == "name"] == ["web.test"] * 2
+
+
+async def test_names_are_answered_while_all_connections_are_taken_and_the_other_way_round(
+    opened: Any, far_end: Any, talks: Any
+) -> None:
+    at = f"web.test:{far_end.port}"
+    request = f"GET http://{at}/ HTTP/1.1\r\nHost: {at}\r\n\r\n".encode()
+    question = dns.message.make_query("web.test", "A").to_wire()
+    bounds = Bounds(connections=2, name_connections=1)
+    settings = {"private": ("web.test",), "answers": {"web.test": ["127.0.0.1"]}, "bounds": bounds}
+    async with opened(at, **settings) as doors:
+        held = [await asyncio.open_connection("127.0.0.1", doors.http) for _ in range(2)]
+        # Both have been accepted: a third is not served.
+        third = asyncio.ensure_future(talks(doors.http, request))
+        reader, asking = await asyncio.open_connection("127.0.0.1", doors.names_tcp)
+        asking.write(len(question).to_bytes(2, "big") + question)
+        size = int.from_bytes(await asyncio.wait_for(reader.readexactly(2), 20), "big")
+        assert b"\xc6\x12\x00\x02" in await reader.readexactly(size)
+        assert not third.done()
+        # And a question that is held up holds up no connection.
+        for _, writer in held:
+            writer.close()
+        assert (await asyncio.wait_for(third, 20)).endswith(b"ok")
+        asking.close()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cloister.errors import HostError
+from cloister.errors import HostError, RequestError
 from cloister.store import Store
 from cloister.store.memories import KEY_BYTES, Memories
 
@@ -92,3 +92,12 @@ async def refused(memories: Memories, snapshot: str, out: Path) -> None:
 
 def sealed_file(store: Store) -> Path:
     return store.directory / "memory" / "sn_1.sealed"
+
+
+def test_what_waits_for_another_moment_is_not_woken(store: Store) -> None:
+    store.memories.pause("task", "sn_1")
+    with pytest.raises(RequestError, match="meanwhile"):
+        store.memories.wake("task", "sn_2")
+    store.memories.wake("task")
+    # Twice is as once.
+    store.memories.wake("task")
