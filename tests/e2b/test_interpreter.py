@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import shutil
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,6 +19,12 @@ KERNEL = Path(__file__).parents[2] / ".venv" / "state" / "kernel"
 pytestmark = pytest.mark.skipif(
     not KERNEL.is_dir(),
     reason="no ipykernel was installed for sandboxes (`make setup` does, with a network)",
+)
+
+
+_ASK = "process.exit(require('module').stripTypeScriptTypes ? 0 : 1)"
+STRIPS_TYPES = shutil.which("tsc") is not None or (
+    shutil.which("node") is not None and subprocess.run(["node", "-e", _ASK]).returncode == 0
 )
 
 
@@ -166,6 +173,76 @@ def test_bash_keeps_its_state_too(box: Sandbox) -> None:
     error = box.run_code("false", language="bash").error
     assert error is not None
     assert error.value == "exit status 1"
+
+
+HAS_R = shutil.which("R") is not None
+needs_r = pytest.mark.skipif(not HAS_R, reason="R is not installed")
+
+
+@needs_r
+def test_r_keeps_its_state_too(box: Sandbox) -> None:
+    run = box.run_code("a <- 2; cat('é\\n'); message('to err')\na * 3", language="r")
+    assert (run.text, run.logs.stdout, run.logs.stderr) == ("[1] 6", ["é\n"], ["to err\n"])
+    assert run.results[-1].is_main_result
+    run = box.run_code("cat(a, Sys.getenv('GIVEN'), Sys.getenv('ONCE'))", "r", envs={"ONCE": "7"})
+    assert "".join(run.logs.stdout) == "2 1 7"
+    assert box.run_code("Sys.getenv('ONCE')", language="r").text == '[1] ""'
+    session = box.create_code_context(language="r", cwd="/tmp")
+    run = box.run_code("cat(getwd()); exists('a')", context=session)
+    assert ("".join(run.logs.stdout), run.text) == ("/tmp", "[1] FALSE")
+
+
+@needs_r
+def test_errors_of_r_have_their_text_and_the_session_goes_on(box: Sandbox) -> None:
+    code = "before <- 1\nf <- function() stop('no \"good\"')\nf()"
+    error = box.run_code(code, language="r").error
+    assert error is not None
+    assert (error.name, error.value) == ("simpleError", 'no "good"')
+    assert "f()" in error.traceback
+    error = box.run_code("1 +", language="r").error
+    assert error is not None
+    run = box.run_code("warning('careful')\nbefore", language="r")
+    assert (run.text, run.error) == ("[1] 1", None)
+    assert "careful" in "".join(run.logs.stderr)
+
+
+@needs_r
+def test_plots_of_r_come_as_pictures_one_for_each_page(box: Sandbox) -> None:
+    shown = box.run_code("plot(1:3)\nhist(c(1, 2, 2))", language="r").results
+    assert [base64.b64decode(each.png)[:4] for each in shown if each.png] == [b"\x89PNG"] * 2
+    code = "options(jupyter.plot_mimetypes = 'image/svg+xml')\n"
+    code += "par(mfrow = c(1, 2)); plot(1); plot(2)"
+    shown = [each for each in box.run_code(code, language="r").results if each.svg or each.png]
+    assert [each.svg is not None and "<svg" in each.svg for each in shown] == [True]
+
+
+@needs_r
+def test_a_client_that_leaves_interrupts_r(box: Sandbox) -> None:
+    box.run_code("survives <- 'yes'", language="r")
+    with pytest.raises(TimeoutException):
+        box.run_code("Sys.sleep(300)", language="r", timeout=0.5)
+    assert box.run_code("survives", language="r").text == '[1] "yes"'
+
+
+@needs_r
+def test_a_line_of_r_that_never_ends_is_not_kept(box: Sandbox) -> None:
+    session = box.create_code_context(language="r")
+    code = "mark <- environment(getOption('jupyter.base_display_func'))$mark\n"
+    code += "cat(mark, '{', sep = ''); for (i in 1:40) cat(strrep('x', 1e6))"
+    error = box.run_code(code, context=session).error
+    assert error is not None
+    assert "the most is 33554432" in error.value
+    assert box.run_code("1", context=session).text == "[1] 1"
+
+
+def test_typescript_runs_where_its_types_can_be_taken_away(box: Sandbox) -> None:
+    code = "interface A { n: number }\nconst t: A = { n: 2 }; t.n as number"
+    if not STRIPS_TYPES:
+        with pytest.raises(SandboxException, match=r"neither node .* nor TypeScript; add one"):
+            box.run_code(code, language="ts")
+        return
+    assert box.run_code(code, language="ts").text == "2"
+    assert box.run_code("t.n + 1", language="typescript").text == "3"
 
 
 def test_a_language_that_is_not_there_is_refused(box: Sandbox) -> None:

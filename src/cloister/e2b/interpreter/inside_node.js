@@ -1,4 +1,4 @@
-// Runs inside a sandbox: one JavaScript session, spoken to over a loopback connection.
+// Runs inside a sandbox: one session of JavaScript or TypeScript, spoken to over a loopback connection.
 // A frame is a length of four bytes, big-endian, and that many bytes of JSON.
 'use strict'
 const net = require('net')
@@ -43,6 +43,34 @@ const asDynamic = (code) =>
     .replace(/^\s*import\s+(\w+)\s+from\s+(['"][^'"]+['"]);?/gm, 'const { default: $1 } = await import($2);')
     .replace(/^\s*import\s+(['"][^'"]+['"]);?/gm, 'await import($1);')
 
+// What takes the types out of TypeScript: node itself, or the compiler where the image has one.
+const findStripper = () => {
+  const { stripTypeScriptTypes } = require('module')
+  if (stripTypeScriptTypes) return (code) => stripTypeScriptTypes(code, { mode: 'transform' })
+  const fs = require('fs')
+  const path = require('path')
+  const places = [process.cwd(), '/usr/local/lib/node_modules', '/usr/lib/node_modules', '/usr/share/nodejs']
+  for (const directory of (process.env.PATH || '').split(':')) {
+    try {
+      places.push(path.dirname(path.dirname(fs.realpathSync(path.join(directory, 'tsc')))) + '/..')
+    } catch {
+      continue
+    }
+  }
+  for (const place of places) {
+    try {
+      const typescript = require(require.resolve('typescript', { paths: [place, `${place}/node_modules`] }))
+      const compilerOptions = { module: 'esnext', target: 'esnext', verbatimModuleSyntax: true }
+      return (code) => typescript.transpileModule(code, { compilerOptions }).outputText
+    } catch {
+      continue
+    }
+  }
+  return null
+}
+const strip = process.env.CLOISTER_SESSION === 'typescript' ? findStripper() : null
+delete process.env.CLOISTER_SESSION
+
 const evaluate = (code) =>
   new Promise((resolve, reject) => {
     fail = reject
@@ -76,7 +104,8 @@ const execute = async (request) => {
   }
   say({ type: 'number_of_executions', execution_count: ++count })
   try {
-    show(await evaluate(asDynamic(request.code) + '\n'))
+    const code = strip === null ? request.code : strip(request.code)
+    show(await evaluate(asDynamic(code) + '\n'))
   } catch (thrown) {
     const error = thrown instanceof repl.Recoverable ? thrown.err : thrown
     const known = error !== null && typeof error === 'object'
@@ -119,7 +148,7 @@ const server = net.createServer((connection) => {
   })
   connection.on('close', () => process.exit(0))
   connection.on('error', () => process.exit(0))
-  say({ type: 'ready', pid: process.pid })
+  say({ type: 'ready', pid: process.pid, strips_types: strip !== null })
 })
 server.listen(0, '127.0.0.1', () => {
   require('fs').writeSync(1, JSON.stringify({ port: server.address().port }) + '\n')

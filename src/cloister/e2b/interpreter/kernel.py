@@ -14,7 +14,7 @@ from cloister.errors import GuestError, ProtocolViolation
 Frame = dict[str, Any]
 
 # One picture or table; a kernel that sends more is a hostile one.
-_MAXIMUM_FRAME_BYTES = 32 * 2**20
+MAXIMUM_FRAME_BYTES = 32 * 2**20
 
 
 class Kernel(Protocol):
@@ -50,9 +50,9 @@ class Conversation:
         """Return the next frame; every byte of it is the guest's choice."""
         try:
             length = int.from_bytes(await self._reader.readexactly(4), "big")
-            if length > _MAXIMUM_FRAME_BYTES:
+            if length > MAXIMUM_FRAME_BYTES:
                 raise ProtocolViolation(
-                    f"a kernel sends {length} bytes at once; the most is {_MAXIMUM_FRAME_BYTES}"
+                    f"a kernel sends {length} bytes at once; the most is {MAXIMUM_FRAME_BYTES}"
                 )
             body = await self._reader.readexactly(length)
         except (asyncio.IncompleteReadError, OSError):

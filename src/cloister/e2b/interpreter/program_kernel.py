@@ -1,4 +1,4 @@
-"""A session that is a program of its own inside: JavaScript by node."""
+"""A session that is a program of its own inside: JavaScript, or TypeScript, by node."""
 
 from __future__ import annotations
 
@@ -16,11 +16,13 @@ from cloister.sandbox import Process, Sandbox
 from cloister.wire.streams import Incoming
 
 _SOURCE = Path(__file__).with_name("inside_node.js").read_text()
+# What a session is told of itself, until it has read it.
+_VARIABLE = "CLOISTER_SESSION"
 _READY_S = 30.0
 
 
 class NodeKernel:
-    """One JavaScript session."""
+    """One JavaScript session; of TypeScript too, where node or the image takes types away."""
 
     def __init__(self, process: Process, conversation: Conversation, cwd: str) -> None:
         self._process = process
@@ -34,21 +36,34 @@ class NodeKernel:
 
     @classmethod
     async def start(
-        cls, sandbox: Sandbox, person: Person, variables: Mapping[str, str], cwd: str
+        cls,
+        sandbox: Sandbox,
+        person: Person,
+        variables: Mapping[str, str],
+        cwd: str,
+        *,
+        has_types: bool = False,
     ) -> NodeKernel:
         """Start a session, and return it once it listens."""
+        language = "typescript" if has_types else "javascript"
         env = {**person.variables, **variables, "NODE_NO_WARNINGS": "1"}
+        env[_VARIABLE] = language
         try:
             process = await sandbox.start(
                 ["node", "-e", _SOURCE], cwd=person.home, env=env, user=person.user
             )
         except NotFound:
-            raise unavailable("javascript", "the image has no node; add it") from None
+            raise unavailable(language, "the image has no node; add it") from None
         try:
             async with asyncio.timeout(_READY_S):
                 port = await read_port(process.stdout)
                 conversation = Conversation(*await sandbox.dial(port))
-                await conversation.receive()
+                ready = await conversation.receive()
+            if has_types and ready.get("strips_types") is not True:
+                raise unavailable(
+                    "typescript",
+                    "the image has neither node 22.13 or newer nor TypeScript; add one of them",
+                )
         except TimeoutError:
             await process.stop()
             raise GuestError(f"the kernel was not ready within {_READY_S:g} s") from None

@@ -103,7 +103,9 @@ async def read_port(stream: Incoming) -> int:
         chunk = await stream.read()
         line += chunk
         if not chunk or len(line) > _LINE_BYTES:
-            raise GuestError("the kernel could not be started; look at python3 in the image")
+            raise GuestError(
+                "the kernel could not be started; look at its interpreter in the image"
+            )
     try:
         said = json.loads(line.partition(b"\n")[0])
     except ValueError:

@@ -11,13 +11,20 @@ from cloister.e2b.interpreter.bash_kernel import BashKernel
 from cloister.e2b.interpreter.kernel import Frame, Kernel, unavailable
 from cloister.e2b.interpreter.program_kernel import NodeKernel
 from cloister.e2b.interpreter.python_kernel import PythonNursery
+from cloister.e2b.interpreter.r_kernel import RKernel
 from cloister.e2b.people import DEFAULT_USER, Person, find_person
 from cloister.e2b.refusal import CallRefused
-from cloister.errors import CloisterError, GuestError
+from cloister.errors import CloisterError
 from cloister.sandbox import Sandbox
 
-LANGUAGES = ("python", "javascript", "bash")
-_ALIASES = {"js": "javascript", "py": "python", "sh": "bash", "python3": "python"}
+LANGUAGES = ("python", "javascript", "typescript", "bash", "r")
+_ALIASES = {
+    "js": "javascript",
+    "ts": "typescript",
+    "py": "python",
+    "sh": "bash",
+    "python3": "python",
+}
 _MAXIMUM_SESSIONS = 32
 # How long an interrupted cell may take to end before its kernel is ended instead.
 _OBEY_S = 3.0
@@ -176,11 +183,14 @@ class Sessions:
         match session.language:
             case "python":
                 return await self._python(person).kernel(session.cwd)
-            case "javascript":
-                return await NodeKernel.start(self._sandbox, person, self._variables, session.cwd)
             case "bash":
                 return await BashKernel.start(self._sandbox, person, self._variables, session.cwd)
-        raise GuestError(f"no kernel for {session.language}")
+            case "r":
+                return await RKernel.start(self._sandbox, person, self._variables, session.cwd)
+        return await NodeKernel.start(
+            *(self._sandbox, person, self._variables, session.cwd),
+            has_types=session.language == "typescript",
+        )
 
     def _python(self, person: Person) -> PythonNursery:
         if self._nursery is None:

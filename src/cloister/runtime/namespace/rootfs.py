@@ -21,6 +21,10 @@ WORKSPACE = "/workspace"
 # Names below /etc that tell how programs work and nothing about the host. Of these, only what
 # everybody on the host may read is copied.
 PUBLIC_ETC = (
+    "R/Makeconf",
+    "R/Renviron",
+    "R/ldpaths",
+    "R/repositories",
     "alternatives",
     "bash.bashrc",
     "bash_completion.d",
