@@ -2,7 +2,8 @@
 # Makes .venv with everything a checkout needs. `setup.sh bench` adds the peers of `make bench`.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
-export PATH="$PATH:$HOME/.cargo/bin"
+# What makes filesystems is in sbin, which an ordinary user's PATH leaves out.
+export PATH="$PATH:$HOME/.cargo/bin:/usr/sbin:/sbin"
 purpose="${1:-develop}"
 
 main() {
@@ -37,10 +38,14 @@ install_required_packages() {
     [ -n "$(find /usr/lib /usr/lib64 -maxdepth 2 -name libc.a -print -quit 2>/dev/null)" ] \
         || missing+=(libc6-dev)
     if [ ${#missing[@]} -gt 0 ]; then
-        apt_install "${missing[@]}" || fail_missing "${missing[@]}" $(has cargo || echo cargo)
+        apt_install "${missing[@]}" || fail_missing "${missing[@]}" $(has cargo || cargo_package)
     fi
     # Debian 12 carries two: cargo-web is current, and fetches one crate without the whole index.
-    has cargo || apt_install cargo-web || apt_install cargo || fail_missing cargo
+    has cargo || apt_install cargo-web || apt_install cargo || fail_missing "$(cargo_package)"
+}
+
+cargo_package() {
+    if apt-cache show cargo-web >/dev/null 2>&1; then echo cargo-web; else echo cargo; fi
 }
 
 fail_missing() { fail "packages are missing: $*; run: sudo apt-get install -y $*"; }

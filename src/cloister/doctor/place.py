@@ -73,7 +73,8 @@ def look_at_groups() -> Iterator[Finding]:
             yield ok(f"controller: {controller}", f"{where}")
         elif controller == "pids":
             # Counted by a resource limit instead: less exact, but it holds.
-            fix = "as root run `cloister setup --user NAME` to have them counted exactly"
+            command = f"cloister setup --user {os.getuid()}"
+            fix = f"as root run `{command}` to have them counted exactly"
             yield advice(f"controller: {controller}", layout.missing[controller], fix)
         else:
             yield missing(f"controller: {controller}", layout.missing[controller], enable(limit))

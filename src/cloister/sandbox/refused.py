@@ -36,7 +36,9 @@ def _explained(failed: Failed, program: bytes, cwd: bytes) -> CloisterError:
             "EACCES" | "EISDIR" | "ENOEXEC" | "ELOOP" | "ENOTDIR" | "E2BIG" | "EINVAL",
         ):
             return RequestError(f"program {shown} cannot be executed: {words}")
-        case "fork", "EAGAIN":
+        # Where RLIMIT_NPROC counts, the kernel lets a fork of the guest's root pass, and refuses
+        # when that has become the user.
+        case "fork" | "execute", "EAGAIN":
             return Exhausted(
                 "the sandbox has as many processes as it may have; "
                 "end some, or raise Limits(pids=)",

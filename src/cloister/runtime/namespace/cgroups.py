@@ -62,7 +62,8 @@ def enable(limit: str) -> str:
             f'namespace and a writable /sys/fs/cgroup), or say {limit} = "unlimited"'
         )
     return (
-        "as root run `cloister setup --user NAME` once, or start from a systemd user session; "
+        f"as root run `cloister setup --user {os.getuid()}` once, "
+        "or start from a systemd user session; "
         f'to go without, say {limit} = "unlimited"'
     )
 

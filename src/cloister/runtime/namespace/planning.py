@@ -74,7 +74,11 @@ def make_room(
         links=rootfs.links_of(policy.root),
         directories=rootfs.directories_of(policy.root, init if single else user, init),
         masks=rootfs.masks(),
-        rlimits=_rlimits(limits, count_processes=not layout.has("pids")),
+        rlimits=_rlimits(
+            limits,
+            count_processes=not layout.has("pids"),
+            beside_guest=single or user.uid == init.uid,
+        ),
         open_files=limits.open_files,
         bounding=ROOT_CAPABILITIES if root_profile else 0,
         guest_capabilities=0 if single else guest,
@@ -178,7 +182,9 @@ def _core_limit() -> int:
     return 1 if Path("/proc/sys/kernel/core_pattern").read_text().startswith("|") else 0
 
 
-def _rlimits(limits: Limits, *, count_processes: bool) -> tuple[tuple[int, int, int], ...]:
+def _rlimits(
+    limits: Limits, *, count_processes: bool, beside_guest: bool
+) -> tuple[tuple[int, int, int], ...]:
     # The guest holds a few descriptors for each thing it does; programs get `open_files`.
     most = max(limits.open_files, 4096)
     core = _core_limit()
@@ -192,6 +198,9 @@ def _rlimits(limits: Limits, *, count_processes: bool) -> tuple[tuple[int, int, 
         (_RLIMIT_RTPRIO, 0, 0),
     ]
     if count_processes:
-        # Without a pids controller: since Linux 5.14 this counts per user namespace.
-        rlimits.append((resource.RLIMIT_NPROC, limits.pids + 1, limits.pids + 1))
+        # Without a pids controller: since Linux 5.14 this counts per user namespace, and per user
+        # in it. The guest counts where programs are of its own user; where they are not, the kernel
+        # looks before it adds the one that becomes the user, so one more gets through.
+        most_processes = limits.pids + 1 if beside_guest else max(limits.pids - 1, 1)
+        rlimits.append((resource.RLIMIT_NPROC, most_processes, most_processes))
     return tuple(rlimits)
