@@ -37,8 +37,8 @@ fn main() -> ExitCode {
         return warden::run(&arguments.collect::<Vec<_>>()).map_or_else(usage, finish);
     }
     if command == "machine" {
-        let count = arguments.next().and_then(|word| word.parse().ok());
-        return count.map_or_else(usage, |count| finish(machine::run(count)));
+        let words = arguments.collect::<Vec<_>>();
+        return machine::Disks::parse(&words).map_or_else(usage, |disks| finish(machine::run(disks)));
     }
     if command == "execute" {
         let count = arguments.next().and_then(|word| word.parse().ok());
@@ -105,7 +105,7 @@ fn print_syscalls() -> ExitCode {
 fn usage() -> ExitCode {
     eprintln!(
         "usage: cell zygote DESCRIPTOR | cell guest FILES BOUNDING OWN ROOT PIDS EGRESS PTRACE SETID CORE | \
-         cell unpack DIRECTORY ENTRIES BYTES kept|single | cell machine LAYERS | \
+         cell unpack DIRECTORY ENTRIES BYTES kept|single | cell machine LAYERS [kept] | \
          cell execute DESCRIPTORS PROGRAM [ARGUMENT...] | \
          cell warden PROGRAM [ARGUMENT...] -- SAVER [ARGUMENT...] | cell ticks | cell steps | cell syscalls"
     );

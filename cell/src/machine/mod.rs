@@ -25,10 +25,30 @@ const RENEW: u8 = 64;
 const TELL: u8 = 65;
 const MAX_REPLY: usize = 16 * 1024;
 const FIRST_DISK: u8 = b'a';
+const SCRATCH: &str = "/scratch";
+
+/// How many read-only disks there are, and whether the last one, which is written to, may have been
+/// another machine's before: then it is not looked at until it is known which one it is.
+#[derive(Clone, Copy)]
+pub struct Disks {
+    layers: usize,
+    is_kept: bool,
+}
+
+impl Disks {
+    pub fn parse(words: &[String]) -> Option<Disks> {
+        let (count, is_kept) = match words {
+            [count] => (count, false),
+            [count, word] if word == "kept" => (count, true),
+            _ => return None,
+        };
+        count.parse().ok().map(|layers| Disks { layers, is_kept })
+    }
+}
 
 /// Serve as the first process. It does not return while the machine is of use.
-pub fn run(layers: usize) -> io::Result<()> {
-    let outcome = begin(layers);
+pub fn run(disks: Disks) -> io::Result<()> {
+    let outcome = begin(disks);
     if let Err(error) = &outcome {
         // The console, which leads to whoever started the machine.
         if let Ok(console) = fd::open("/dev/kmsg", libc::O_WRONLY, 0) {
@@ -39,12 +59,15 @@ pub fn run(layers: usize) -> io::Result<()> {
     machine::restart()
 }
 
-fn begin(layers: usize) -> io::Result<()> {
+fn begin(disks: Disks) -> io::Result<()> {
     let modules = modules::read_all("/modules")?;
     leave_first_root()?;
     modules::load(&modules)?;
     drop(modules);
-    mount_disks(layers)?;
+    mount_layers(disks.layers)?;
+    if !disks.is_kept {
+        mount_scratch(disks, b"noinit_itable,nobarrier")?;
+    }
     mount_groups()?;
     raise_limits()?;
     let mut port = Port::open(WIRE)?;
@@ -63,6 +86,9 @@ fn begin(layers: usize) -> io::Result<()> {
                 port.say_ready()?;
             }
             Some(&LAUNCH) => {
+                if disks.is_kept {
+                    mount_kept(disks)?;
+                }
                 socket::send(launcher.as_raw_fd(), &letter, &[port.number()])?;
                 drop(port);
                 return attend(&launcher, pid, desk);
@@ -88,8 +114,7 @@ fn attend(launcher: &OwnedFd, pid: process::Pid, mut desk: Port) -> io::Result<(
         let letter = desk.read()?;
         match letter.first() {
             Some(&FREEZE) => {
-                ask(launcher, &letter, FROZEN)?;
-                machine::sync();
+                freeze(launcher, &letter)?;
                 desk.say_done()?;
             }
             Some(&RENEW) => renew(&letter[1..])?,
@@ -97,6 +122,20 @@ fn attend(launcher: &OwnedFd, pid: process::Pid, mut desk: Port) -> io::Result<(
             _ => return Err(io::Error::from_raw_os_error(libc::EPROTO)),
         }
     }
+}
+
+/// Hold everything still, then the disk, so that it is whole as it lies there; and the other way round.
+fn freeze(launcher: &OwnedFd, letter: &[u8]) -> io::Result<()> {
+    let is_to_freeze = letter.last() == Some(&1);
+    if !is_to_freeze {
+        machine::freeze(SCRATCH, false)?;
+    }
+    ask(launcher, letter, FROZEN)?;
+    if is_to_freeze {
+        machine::sync();
+        machine::freeze(SCRATCH, true)?;
+    }
+    Ok(())
 }
 
 /// The launcher's words come unasked only of the one sandbox: that it stands, or has ended.
@@ -141,7 +180,7 @@ fn leave_first_root() -> io::Result<()> {
     mount::mount("proc", b"/proc", "proc", flags | libc::MS_NODEV, b"")
 }
 
-fn mount_disks(layers: usize) -> io::Result<()> {
+fn mount_layers(layers: usize) -> io::Result<()> {
     for index in 0..layers {
         let disk = format!("/dev/vd{}", char::from(FIRST_DISK + index as u8));
         let place = format!("/layers/{index}");
@@ -149,9 +188,23 @@ fn mount_disks(layers: usize) -> io::Result<()> {
         let flags = libc::MS_RDONLY | libc::MS_NOSUID | libc::MS_NODEV;
         mount::mount(&disk, place.as_bytes(), "ext4", flags, b"norecovery")?;
     }
-    let scratch = format!("/dev/vd{}", char::from(FIRST_DISK + layers as u8));
-    let flags = libc::MS_NOSUID | libc::MS_NODEV;
-    mount::mount(&scratch, b"/scratch", "ext4", flags, b"noinit_itable,nobarrier")
+    Ok(())
+}
+
+fn mount_scratch(disks: Disks, options: &[u8]) -> io::Result<()> {
+    let scratch = format!("/dev/vd{}", char::from(FIRST_DISK + disks.layers as u8));
+    mount::mount(&scratch, SCRATCH.as_bytes(), "ext4", libc::MS_NOSUID | libc::MS_NODEV, options)
+}
+
+/// A disk that outlives the machine: it has a journal, and what is written does not wait long in memory
+/// that is gone at once when whoever owns the machine is killed.
+fn mount_kept(disks: Disks) -> io::Result<()> {
+    for name in ["dirty_writeback_centisecs", "dirty_expire_centisecs"] {
+        let file = fd::open(format!("/proc/sys/vm/{name}"), libc::O_WRONLY, 0)?;
+        fd::write_all(file.as_raw_fd(), b"100")?;
+    }
+    mount_scratch(disks, b"noinit_itable,commit=1")
+        .map_err(|error| io::Error::new(error.kind(), format!("the kept disk cannot be mounted: {error}")))
 }
 
 /// The kernel gives its first process what fits the machine's memory: a plan says what it is to be.

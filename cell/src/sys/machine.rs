@@ -38,6 +38,20 @@ pub fn sync() {
     unsafe { libc::sync() };
 }
 
+/// Have a filesystem finish what it is at and stand still, or go on; twice the same is once.
+pub fn freeze(path: &str, is_frozen: bool) -> io::Result<()> {
+    const FIFREEZE: libc::c_ulong = 0xC004_5877;
+    const FITHAW: libc::c_ulong = 0xC004_5878;
+    let top = fd::open(path, libc::O_RDONLY | libc::O_DIRECTORY, 0)?;
+    let request = if is_frozen { FIFREEZE } else { FITHAW };
+    // SAFETY: takes no argument.
+    match check(unsafe { libc::ioctl(top.as_raw_fd(), request as _, 0) } as libc::c_long) {
+        Err(error) if error.raw_os_error() == Some(libc::EBUSY) && is_frozen => Ok(()),
+        Err(error) if error.raw_os_error() == Some(libc::EINVAL) && !is_frozen => Ok(()),
+        other => other.map(drop),
+    }
+}
+
 pub fn set_clock(nanoseconds: u64) -> io::Result<()> {
     let time = libc::timespec {
         tv_sec: (nanoseconds / 1_000_000_000) as libc::time_t,

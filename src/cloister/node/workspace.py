@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Self
 
 from cloister.errors import AlreadyExists, NotFound, RequestError
 from cloister.model import SandboxId, VolumeMode, quote
-from cloister.node.holding import as_held
+from cloister.node.holding import as_held, is_by_size
 from cloister.node.stock import open_store
 from cloister.policy import ImageRoot, Policy, Storage, read_policy
 from cloister.runtime.ground import Ground, GroundDisk, GroundVolume
@@ -47,6 +47,7 @@ class Workspace:
         self._head: str | None = None
         self._steps = 0
         self._has_lent = False
+        self._is_by_size = False
         self._base: str | None = None
         self._preparing: asyncio.TimerHandle | None = None
         self.image: Image | None = None
@@ -60,6 +61,7 @@ class Workspace:
         """Find or make all of it. Nothing is left behind if this raises."""
         store = await open_store()
         workspace = cls(store, id, as_held(policy, store))
+        workspace._is_by_size = is_by_size(policy)
         opening = asyncio.ensure_future(asyncio.to_thread(workspace._open, keep, base))
         try:
             await asyncio.shield(opening)
@@ -125,8 +127,8 @@ class Workspace:
         return self._store.disks.create(
             f"{self._id}-{secrets.token_hex(4)}",
             base=base,
-            limit_bytes=limits.disk,
-            limit_inodes=limits.inodes,
+            limit_bytes=None if self._is_by_size else limits.disk,
+            limit_inodes=None if self._is_by_size else limits.inodes,
         )
 
     def _keep_as(self, keep: str) -> None:
@@ -159,8 +161,10 @@ class Workspace:
         if policy.volumes != self._policy.volumes:
             self._uses.close()
             self._volumes.clear()
+        self._is_by_size = is_by_size(policy)
         if self._kept is not None and self.disk is not None:
-            self.disk = self._store.disks.resize(self.disk, policy.limits.disk)
+            limit_bytes = None if self._is_by_size else policy.limits.disk
+            self.disk = self._store.disks.resize(self.disk, limit_bytes)
             self._has_lent = self._store.disks.lend(self.disk)
         self._policy = policy
         if not self._volumes:

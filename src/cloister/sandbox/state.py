@@ -281,8 +281,6 @@ class State(Remembering):
     async def snapshot(self, name: str | None, *, memory: bool = False) -> Snapshot:
         """Take a snapshot; processes go on afterwards as if nothing had been."""
         async with self._standing_still():
-            if not memory:
-                self._require_files()
             work = self._take_remembering if memory else self._take
             return await to_the_end(work(Occasion(name=name)))
 
@@ -342,7 +340,6 @@ class State(Remembering):
     async def rewind(self, to: Snapshot | str | int) -> Snapshot:
         """Go back to a snapshot. Programs end; what is now is kept as a branch of its own."""
         async with self._standing_still():
-            self._require_files()
             target = await self.workspace.find(to)
             await to_the_end(self._go_back(target))
             return target

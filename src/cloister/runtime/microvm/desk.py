@@ -22,11 +22,12 @@ class Desk:
     def __init__(self, ours: socket.socket) -> None:
         ours.setblocking(False)
         self._socket = ours
+        self._turn = asyncio.Lock()
 
-    async def freeze(self, frozen: bool) -> None:
-        """Have everything of the sandbox stand still, or move again."""
+    async def freeze(self, frozen: bool, *, within_s: float = _ANSWER_S) -> None:
+        """Have everything of the sandbox stand still, its disk last of all; or move again."""
         packet = Writer().u8(_FREEZE).u64(_SANDBOX).flag(frozen).done()
-        await self._ask(sealed_letter(packet))
+        await self._ask(sealed_letter(packet), within_s)
 
     async def thaw_renewed(self, time_ns: int, renewal: Renewal | None) -> None:
         """Give it the time and new chance, tell it what it goes on as, and let it move again."""
@@ -37,10 +38,10 @@ class Desk:
         letters += sealed_letter(Writer().u8(_FREEZE).u64(_SANDBOX).flag(False).done())
         await self._ask(letters)
 
-    async def _ask(self, letters: bytes) -> None:
+    async def _ask(self, letters: bytes, within_s: float = _ANSWER_S) -> None:
         loop = asyncio.get_running_loop()
         try:
-            async with asyncio.timeout(_ANSWER_S):
+            async with asyncio.timeout(within_s), self._turn:
                 await loop.sock_sendall(self._socket, letters)
                 answer = await loop.sock_recv(self._socket, 1)
         except TimeoutError:

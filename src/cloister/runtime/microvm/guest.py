@@ -37,6 +37,8 @@ class MicrovmGuest(NamespaceGuest):
     shares_kernel = False
     monitor: Monitor | None = None
     desk: Desk | None = None
+    # Whether it stands still by our word, and its disk with it.
+    stands_still: bool = False
 
     @property
     def is_alone(self) -> bool:

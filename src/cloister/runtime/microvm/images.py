@@ -21,7 +21,7 @@ _TOOLS = {"PATH": "/usr/sbin:/sbin:/usr/bin:/bin", "LC_ALL": "C"}
 # Beside what the files take: their names and where they lie, generously.
 _SPARE_BYTES, _SPARE_SHARE, _SPARE_INODES = 64 * 2**20, 0.1, 1024
 _BLOCK = 4096
-_FEATURES = "^has_journal,^resize_inode,^metadata_csum"
+_FEATURES = "^resize_inode,^metadata_csum"
 _MAX_COPIED = 16 * 2**20
 _FICLONE = 0x4004_9409
 
@@ -59,11 +59,23 @@ def etc_image() -> Path:
     return made_once(f"etc-{digest.hexdigest()[:32]}.img", _write_etc)
 
 
-def empty_image(size_bytes: int, inodes: int) -> Path:
-    """Return an empty disk of this size, of which copies are made."""
+def empty_image(size_bytes: int, inodes: int, *, journal: bool = False) -> Path:
+    """Return an empty disk of this size, of which copies are made.
+
+    With a `journal` it can be used again, however the machine ended that wrote to it.
+    """
+    kind = "journal" if journal else "empty"
     return made_once(
-        f"empty-{size_bytes}-{inodes}.img", lambda to: _format(to, size_bytes, inodes, None)
+        f"{kind}-{size_bytes}-{inodes}.img",
+        lambda to: write_disk(to, size_bytes, inodes, journal=journal),
     )
+
+
+def write_disk(
+    to: Path, size_bytes: int, inodes: int, directory: Path | None = None, *, journal: bool = False
+) -> None:
+    """Write a new disk, empty or with what is in a directory."""
+    _format(to, size_bytes, inodes, directory, journal=journal)
 
 
 def copy_of(image: Path) -> int:
@@ -197,10 +209,13 @@ def _copy_public(source: Path, to: Path) -> None:
         to.chmod(stat.S_IMODE(status.st_mode) & 0o755)
 
 
-def _format(to: Path, size_bytes: int, inodes: int, directory: Path | None) -> None:
+def _format(
+    to: Path, size_bytes: int, inodes: int, directory: Path | None, *, journal: bool = False
+) -> None:
     with open(to, "xb") as file:
         file.truncate(size_bytes // _BLOCK * _BLOCK)
-    words = ["mke2fs", "-q", "-F", "-t", "ext4", "-b", str(_BLOCK), "-O", _FEATURES, "-m", "0"]
+    words = ["mke2fs", "-q", "-F", "-t", "ext4", "-b", str(_BLOCK), "-m", "0"]
+    words += ["-O", _FEATURES if journal else f"^has_journal,{_FEATURES}"]
     words += ["-E", "lazy_itable_init=1,nodiscard,root_owner=0:0", "-N", str(inodes)]
     words += ["-d", str(directory)] if directory is not None else []
     _run([*_as_root(directory), *words, str(to)])

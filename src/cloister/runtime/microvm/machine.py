@@ -36,6 +36,8 @@ class Shape:
     layers: int
     disk_bytes: int
     inodes: int
+    # Whether the disk is one of the store's, which may have been another machine's before.
+    is_kept: bool = False
 
     @property
     def ram_bytes(self) -> int:
@@ -88,6 +90,7 @@ def _command_line(shape: Shape, ticks_khz: int) -> str:
         "--",
         "machine",
         str(shape.layers),
+        *(["kept"] if shape.is_kept else []),
     ]
     return " ".join(words)
 
@@ -121,9 +124,11 @@ def _kernel(
         ),
         *("-serial", "chardev:console"),
     ]
+    # What is synced inside is on the host's disk, where that is to outlive the machine.
+    cache = "writeback" if shape.is_kept else "unsafe"
     for index in range(shape.layers + 1):
         fd = _FIRST + before_disks + index
-        only = "readonly=on" if index < shape.layers else "cache=unsafe,auto-read-only=off"
+        only = "readonly=on" if index < shape.layers else f"cache={cache},auto-read-only=off"
         argv += ["-add-fd", f"fd={fd},set={fd}"]
         argv += [
             "-drive",

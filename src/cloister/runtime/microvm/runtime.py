@@ -25,9 +25,9 @@ from cloister.runtime.microvm.launch import launch_machine
 from cloister.runtime.microvm.machine import Shape, booting, digest_of, empty_memory, restored
 from cloister.runtime.microvm.monitor import Monitor
 from cloister.runtime.microvm.program import find_kernel, find_qemu, qemu_files, why_not
-from cloister.runtime.microvm.saving import checkpoint
+from cloister.runtime.microvm.saving import checkpoint, hold_still, settle_disk
 from cloister.runtime.microvm.settled import SettledMemories
-from cloister.runtime.microvm.stored import disk_of_memory, new_disk
+from cloister.runtime.microvm.stored import disk_of_memory, disk_to_begin
 from cloister.runtime.microvm.wanted import outer_policy, outer_rlimits, require_enough, shape_of
 from cloister.runtime.namespace import NamespaceRuntime
 from cloister.runtime.namespace.posture import require_posture
@@ -81,7 +81,7 @@ class MicrovmRuntime:
         inside, sources = plan_inside(policy, ground)
         exact = not isinstance(policy.root, HostRoot)
         layers = tuple((source, exact) for source in sources)
-        shape = shape_of(policy, len(layers))
+        shape = shape_of(policy, len(layers), stored)
         outer = self._launching.plan(id, outer_policy(policy, shape))
         files, cell = str(qemu_files(find_qemu())), os.path.realpath(cell_binary())
         kernel = restored(shape, files, cell)
@@ -138,7 +138,10 @@ class MicrovmRuntime:
         with ExitStack() as held:
             if memory is None:
                 first, saved = made.memory, made.state
-                disk = await asyncio.to_thread(new_disk, plan.stored, made.disk)
+                empty = made.disk
+                if shape.is_kept:
+                    empty = await asyncio.to_thread(_empty_image, shape)
+                disk = await asyncio.to_thread(disk_to_begin, plan.stored, empty)
                 letters = template.renewal_letter(time.time_ns())
                 letters += template.launch_letter(inside.encoded)
             else:
@@ -253,7 +256,7 @@ class MicrovmRuntime:
         wanted = dataclasses.replace(
             outer, kernel=booting(shape, directory, str(cell), ticks_khz), drill=None
         )
-        empty = await asyncio.to_thread(images.empty_image, shape.disk_bytes, shape.inodes)
+        empty = await asyncio.to_thread(_empty_image, shape)
         with ExitStack() as held:
             memory = hold(held, empty_memory(shape))
             state = hold(held, os.memfd_create("state", os.MFD_CLOEXEC))
@@ -286,14 +289,22 @@ class MicrovmRuntime:
         """End it by the kernel's means: QEMU is in one process namespace."""
         if not isinstance(guest, MicrovmGuest):
             raise RequestError("this guest belongs to another runtime")
+        await settle_disk(guest)
         for line in (guest.monitor, guest.desk):
             if line is not None:
                 line.close()
         await self._launching.end(guest)
 
     async def pause(self, guest: Guest, paused: bool) -> None:
-        """Stop or continue the machine as a whole."""
-        await self._launching.pause(guest, paused)
+        """Stop or continue the machine as a whole; a disk of the store is whole meanwhile."""
+        if not isinstance(guest, MicrovmGuest):
+            raise RequestError("this guest belongs to another runtime")
+        if paused:
+            await hold_still(guest, True)
+            await self._launching.pause(guest, True)
+        else:
+            await self._launching.pause(guest, False)
+            await hold_still(guest, False)
 
     async def close(self) -> None:
         """Let go of the machines that were saved; the rest the launcher's runtime holds."""
@@ -312,3 +323,7 @@ class MicrovmRuntime:
 
 async def _at_once(_: Monitor, __: Desk) -> None:
     """Nothing has to be said to a machine that boots."""
+
+
+def _empty_image(shape: Shape) -> Path:
+    return images.empty_image(shape.disk_bytes, shape.inodes, journal=shape.is_kept)

@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 from pathlib import Path
 
-from cloister.errors import CloisterError, RequestError, Unsupported
+from cloister.errors import (
+    CloisterError,
+    GuestGone,
+    ProtocolViolation,
+    RequestError,
+    Unsupported,
+)
 from cloister.runtime.memory import Memory
 from cloister.runtime.microvm import template
 from cloister.runtime.microvm.guest import MachinePlan, MicrovmGuest
 from cloister.runtime.namespace import NamespaceRuntime
 from cloister.runtime.namespace.saving_room import room_to_save
+
+# What a machine has to write out before it is ended; one that does not is ended all the same.
+_SETTLE_S = 30.0
 
 
 async def checkpoint(launching: NamespaceRuntime, guest: MicrovmGuest, files: Path) -> Memory:
@@ -42,3 +52,24 @@ async def checkpoint(launching: NamespaceRuntime, guest: MicrovmGuest, files: Pa
         raise
     guest.link_stays = True
     return Memory(files, guest.link.new_id(), link=guest.link)
+
+
+async def hold_still(guest: MicrovmGuest, still: bool) -> None:
+    """Have everything inside stand still with a disk that is whole as it lies there, or go on."""
+    if guest.desk is None or not _is_stored(guest):
+        return
+    await guest.desk.freeze(still)
+    guest.stands_still = still
+
+
+async def settle_disk(guest: MicrovmGuest) -> None:
+    """Have a disk that outlives the machine be whole before that is ended, if it still answers."""
+    if guest.desk is None or not _is_stored(guest) or guest.stands_still or guest.link_stays:
+        return
+    with contextlib.suppress(GuestGone, ProtocolViolation):
+        await guest.desk.freeze(True, within_s=_SETTLE_S)
+        guest.stands_still = True
+
+
+def _is_stored(guest: MicrovmGuest) -> bool:
+    return isinstance(guest.plan, MachinePlan) and bool(guest.plan.stored)

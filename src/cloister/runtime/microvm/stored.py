@@ -1,4 +1,4 @@
-"""The scratch disk of a machine as a file of the store, where a snapshot finds it."""
+"""The scratch disk of a machine as a file of the store: for snapshots, and for its next start."""
 
 from __future__ import annotations
 
@@ -7,33 +7,52 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from cloister.errors import Unsupported
+from cloister.model import format_bytes
 from cloister.runtime.ground import Ground
 from cloister.runtime.microvm.images import copy_of, named_copy
 
-NAME = "machine.img"
+# Beside the trees of other walls, so that it is copied, merged and counted as those are.
+_UPPER = "upper"
+NAME = f"{_UPPER}/machine.img"
+_PART = f"{_UPPER}/machine.part"
 
 
-def new_disk(stored: Sequence[str], template: Path) -> int:
-    """Return the disk of a machine that begins; it must not have been anybody's."""
+def disk_bytes(stored: Sequence[str], limit_bytes: int | None, usual_bytes: int) -> int:
+    """Return the size of the disk: that of the one there is, which does not change any more."""
+    found = _found(stored)
+    if found is None:
+        return limit_bytes or usual_bytes
+    size = found.stat().st_size
+    if limit_bytes is not None and limit_bytes // _BLOCK * _BLOCK != size:
+        raise Unsupported(
+            f"the disk of a machine keeps its size, which is {format_bytes(size)}; leave "
+            "limits.disk as it was"
+        )
+    return size
+
+
+_BLOCK = 4096
+
+
+def disk_to_begin(stored: Sequence[str], template: Path) -> int:
+    """Return the disk of a machine that begins: the one it had, a copy of a sealed one, or new."""
     if not stored:
         return copy_of(template)
-    if any(Path(path, NAME).exists() for path in stored):
-        raise Unsupported(
-            "the disk of a machine is used again only with its memory; fork a snapshot that was "
-            "taken with memory=True"
-        )
-    return named_copy(template, Path(stored[0], NAME))
+    own, *sealed = (Path(path) for path in stored)
+    if (own / NAME).exists():
+        return _opened(own)
+    return _copied(_found([str(path) for path in sealed]) or template, own)
 
 
 def disk_of_memory(stored: Sequence[str]) -> int:
     """Return the disk that goes with a memory: its own, or a copy of the one that was sealed."""
-    own, *sealed = (Path(path, NAME) for path in stored)
-    if own.exists():
-        return os.open(own, os.O_RDWR | os.O_CLOEXEC)
-    for path in sealed:
-        if path.exists():
-            return named_copy(path, own)
-    raise Unsupported("the snapshot has no disk of a machine; fork it on the runtime it is of")
+    own, *sealed = (Path(path) for path in stored)
+    if (own / NAME).exists():
+        return _opened(own)
+    found = _found([str(path) for path in sealed])
+    if found is None:
+        raise Unsupported("the snapshot has no disk of a machine; fork it on the runtime it is of")
+    return _copied(found, own)
 
 
 def require_no_machine(ground: Ground, runtime: str) -> None:
@@ -41,8 +60,33 @@ def require_no_machine(ground: Ground, runtime: str) -> None:
     disk = ground.disk
     if disk is None or runtime == "microvm":
         return
-    if any(os.path.exists(os.path.join(path, NAME)) for path in (disk.path, *disk.sealed)):
+    if _found((disk.path, *disk.sealed)) is not None:
         raise Unsupported(
-            f'the files of this snapshot are in a machine, and not for the runtime "{runtime}"; '
+            f'the files of this sandbox are in a machine, and not for the runtime "{runtime}"; '
             'name runtime = "microvm"'
         )
+
+
+def _found(stored: Sequence[str]) -> Path | None:
+    for path in stored:
+        if Path(path, NAME).exists():
+            return Path(path, NAME)
+    return None
+
+
+def _opened(bench: Path) -> int:
+    return os.open(bench / NAME, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+
+
+def _copied(source: Path, bench: Path) -> int:
+    """Make the disk under its name once it is whole; one that was there stays until then."""
+    (bench / _UPPER).mkdir(mode=0o755, exist_ok=True)
+    part = bench / _PART
+    part.unlink(missing_ok=True)
+    disk = named_copy(source, part)
+    try:
+        os.rename(part, bench / NAME)
+    except BaseException:
+        os.close(disk)
+        raise
+    return disk

@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 import os
 import resource
+from collections.abc import Sequence
 
 from cloister.errors import Unsupported
 from cloister.model import MountMode
-from cloister.policy import History, HostRoot, Policy
+from cloister.policy import HostRoot, Policy
 from cloister.runtime.ground import Ground
 from cloister.runtime.microvm.machine import TRANSLATION_BYTES, Shape
+from cloister.runtime.microvm.stored import disk_bytes
 from cloister.runtime.plan import Plan
 
 # What QEMU takes beside the machine's memory and translated code.
@@ -24,8 +26,11 @@ _MOST_LAYERS = 16
 _USUAL_DISK_BYTES = 2**30
 
 
-def shape_of(policy: Policy, layers: int) -> Shape:
-    """Return the machine for a policy whose root has so many layers."""
+def shape_of(policy: Policy, layers: int, stored: Sequence[str] = ()) -> Shape:
+    """Return the machine for a policy whose root has so many layers.
+
+    `stored` are the directories of the store that its disk is in, or comes from.
+    """
     if layers > _MOST_LAYERS:
         raise Unsupported(
             f"the image has {layers} layers and a machine takes {_MOST_LAYERS}; flatten it"
@@ -35,8 +40,9 @@ def shape_of(policy: Policy, layers: int) -> Shape:
         memory_bytes=limits.memory or 0,
         processors=_processors(limits.cpus),
         layers=layers,
-        disk_bytes=limits.disk or _USUAL_DISK_BYTES,
+        disk_bytes=disk_bytes(stored, limits.disk, _USUAL_DISK_BYTES),
         inodes=limits.inodes,
+        is_kept=bool(stored),
     )
 
 
@@ -58,11 +64,6 @@ def require_enough(policy: Policy, ground: Ground) -> None:
         raise Unsupported(
             'the runtime "microvm" shows no directory of the host; use the mode "copy", or name '
             'runtime = "gvisor"'
-        )
-    if policy.history is not History.NONE or (ground.disk is not None and ground.disk.durable):
-        raise Unsupported(
-            'the runtime "microvm" keeps no disk under a name and no history; leave out keep and '
-            'history, or name runtime = "gvisor"'
         )
 
 
