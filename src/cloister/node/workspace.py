@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING, Self
 from cloister.errors import AlreadyExists, NotFound, RequestError
 from cloister.model import SandboxId, VolumeMode, quote
 from cloister.node.holding import as_held, is_by_size
+from cloister.node.node import Node
 from cloister.node.stock import open_store
 from cloister.policy import ImageRoot, Policy, Storage, read_policy
 from cloister.runtime.ground import Ground, GroundDisk, GroundVolume
+from cloister.runtime.microvm.stored import require_no_machine
 
 if TYPE_CHECKING:
     from cloister.image import Image
@@ -161,6 +163,8 @@ class Workspace:
         if policy.volumes != self._policy.volumes:
             self._uses.close()
             self._volumes.clear()
+        runtime = Node.current().runtime_for(policy).name
+        require_no_machine(self.ground, runtime)
         self._is_by_size = is_by_size(policy)
         if self._kept is not None and self.disk is not None:
             limit_bytes = None if self._is_by_size else policy.limits.disk

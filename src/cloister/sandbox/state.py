@@ -81,11 +81,15 @@ class State(Remembering):
 
     def _require_files(self) -> None:
         """Refuse what looks at the files themselves, where they are on the disk of a machine."""
-        if self._sandbox.guest.runtime == "microvm":
+        if self._is_machine:
             raise Unsupported(
-                "the files of this sandbox are on the disk of a machine, which is saved with its "
-                "memory only; take snapshots with memory=True, and fork them"
+                "the files of this sandbox are on the disk of a machine, which the host does not "
+                "read; compare them inside"
             )
+
+    @property
+    def _is_machine(self) -> bool:
+        return self._sandbox.guest.runtime == "microvm"
 
     def compared(self) -> tuple[tuple[Stratum, ...], Skeleton, Owners]:
         """Return what there is to compare, of the sandbox as it runs."""
@@ -291,7 +295,7 @@ class State(Remembering):
                 step = self._workspace.next_step()
                 occasion = Occasion(step=step, command=_words(command))
                 taken = await to_the_end(self._take(occasion))
-                if self.recording is not None:
+                if self.recording is not None and not self._is_machine:
                     self.recording.changes.add(step, self._trees_of(taken))
 
     def _trees_of(self, taken: Snapshot) -> StepTrees:

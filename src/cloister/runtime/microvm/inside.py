@@ -36,7 +36,8 @@ def plan_inside(policy: Policy, ground: Ground) -> tuple[Plan, tuple[str | None,
     policy = policy.replace(limits=policy.limits.replace(cpus="unlimited"), mounts=())
     whole = ids.root_map(_FIRST_ID)
     identities = Identities(whole, whole, _FIRST_ID, User(0, 0), True)
-    own = dataclasses.replace(ground, disk=GroundDisk(_SCRATCH, (), durable=False))
+    durable = ground.disk is not None and ground.disk.durable
+    own = dataclasses.replace(ground, disk=GroundDisk(_SCRATCH, (), durable=durable))
     room = make_room(policy, own, _GROUPS, _LAUNCHER, init=User(0, 0), single=False, idmap=True)
     layers: list[Layer] = []
     sources: list[str | None] = []

@@ -77,7 +77,6 @@ class MicrovmRuntime:
         require_enough(policy, ground)
         disk = ground.disk
         stored = () if disk is None else (disk.path, *disk.sealed)
-        ground = dataclasses.replace(ground, disk=None)
         inside, sources = plan_inside(policy, ground)
         exact = not isinstance(policy.root, HostRoot)
         layers = tuple((source, exact) for source in sources)
