@@ -87,6 +87,39 @@ async def test_both_ways_arrive_whole_with_and_without_pipes(size: int, most_pip
         line.close()
 
 
+async def test_much_is_sent_inside_without_pacing_and_outside_as_the_host_says() -> None:
+    line = Line()
+    try:
+        usual = congestion(line.far)
+        await asyncio.wait_for(
+            asyncio.gather(
+                send(line.program, 20_000_000),
+                send(line.server, 20_000_000),
+                receive(line.server),
+                receive(line.program),
+            ),
+            30,
+        )
+        assert (congestion(line.near), congestion(line.far)) == ("reno", usual)
+    finally:
+        line.close()
+
+
+async def test_a_small_answer_changes_nothing_of_its_connection() -> None:
+    line = Line()
+    try:
+        usual = congestion(line.near)
+        await asyncio.get_running_loop().sock_sendall(line.server, b"answer")
+        assert await asyncio.get_running_loop().sock_recv(line.program, 10) == b"answer"
+        assert congestion(line.near) == usual
+    finally:
+        line.close()
+
+
+def congestion(sock: socket.socket) -> str:
+    return sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16).rstrip(b"\0").decode()
+
+
 async def test_a_half_closed_connection_still_answers() -> None:
     line = Line()
     try:
