@@ -5,7 +5,7 @@ use super::tree;
 use crate::sys::process::Pid;
 use crate::sys::{fd, libc, mount, process};
 use std::io;
-use std::os::unix::io::{AsRawFd, OwnedFd};
+use std::os::unix::io::{AsRawFd, OwnedFd, RawFd};
 
 /// How often a group is looked at until nobody who lives is left in it. What has been killed is
 /// gone after a few looks; this only bounds the wait for a kernel that is out of order.
@@ -22,6 +22,10 @@ pub struct Groups {
 impl Groups {
     pub fn new(top: OwnedFd) -> Groups {
         Groups { top, next: 0, busy: Vec::new() }
+    }
+
+    pub fn directory(&self) -> RawFd {
+        self.top.as_raw_fd()
     }
 
     /// A group for a program: its number, and where a process enters it by writing its own.

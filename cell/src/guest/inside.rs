@@ -42,6 +42,7 @@ pub fn run(arguments: &[String]) -> Option<io::Result<()>> {
                     allow_ptrace: *ptrace != 0,
                     deny_set_id_bits: *set_id != 0,
                     keep_core_limit: *core != 0,
+                    shield_first: true,
                 },
             }))
         }

@@ -46,6 +46,7 @@ pub fn start(
         None => None,
     };
     launch.group = group.as_ref().map_or(-1, |(_, door)| door.as_raw_fd());
+    launch.groups = jobs.groups.as_ref().map_or(-1, |groups| groups.directory());
     let slot = jobs.slots.take().ok_or(Refused { step: "execute", errno: libc::EAGAIN })?;
     let (mailbox, place) = jobs.slots.mailbox(slot);
     // One that the host keeps a hold of is likely to live for long: it would only keep later ones

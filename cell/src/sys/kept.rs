@@ -47,6 +47,8 @@ pub struct Launch {
     pub open_files: u64,
     /// Where the process that is started first enters its control group by its number; or -1.
     pub group: RawFd,
+    /// The directory of all those groups, which no path may lead the program into; or -1.
+    pub groups: RawFd,
     pub cwd: CString,
     pub candidates: Vec<CString>,
     argv: Vec<*const libc::c_char>,
@@ -140,6 +142,7 @@ impl Launch {
             capabilities,
             open_files,
             group: -1,
+            groups: -1,
             cwd,
             candidates,
             argv: argv_pointers,
@@ -335,6 +338,10 @@ extern "C" fn program(argument: usize) -> ! {
             [libc::SIG_SETMASK as usize, &nothing as *const u64 as usize, 0, 8, 0, 0],
         ),
     );
+    if launch.groups >= 0 {
+        // Closed by execve in any case, but `/proc/self/fd` is a way to it until then.
+        must(Doing::Directory, call(libc::SYS_close, [launch.groups as usize, 0, 0, 0, 0, 0]));
+    }
     must(Doing::Directory, call(libc::SYS_chdir, [launch.cwd.as_ptr() as usize, 0, 0, 0, 0, 0]));
     // Whoever kills the tree says so here first and looks for this process afterwards: it sees the
     // word, or it is seen.

@@ -111,6 +111,7 @@ impl Nursery {
             allow_ptrace: plan.allow_ptrace,
             deny_set_id_bits: plan.deny_set_id_bits,
             keep_core_limit: self.keep_core_limit,
+            shield_first: false,
         };
         let filter =
             self.filters.iter().find(|(known, _)| *known == options).map(|(_, filter)| filter.as_slice());

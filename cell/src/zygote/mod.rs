@@ -182,6 +182,7 @@ impl Zygote {
                 allow_ptrace,
                 deny_set_id_bits,
                 keep_core_limit,
+                shield_first: false,
             })
             .map(|options| (options, seccomp::compile(&self.syscalls, options)))
             .to_vec();

@@ -57,6 +57,11 @@ class Arena:
         return self.runtime in ("gvisor", "microvm")
 
     @property
+    def not_linux(self) -> bool:
+        """Whether the kernel inside is gVisor's: the promise is the same, its words are its own."""
+        return self.runtime == "gvisor"
+
+    @property
     def far_end(self) -> FarEnd:
         """The listeners on the host."""
         return self.canary.far_end

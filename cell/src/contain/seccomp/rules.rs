@@ -66,6 +66,8 @@ pub struct Options {
     /// The host hands core dumps to a program, which only a limit of exactly 1 byte prevents: then
     /// nobody may change that limit, not even to 0.
     pub keep_core_limit: bool,
+    /// The kernel lets everybody with the right to it end the first process.
+    pub shield_first: bool,
 }
 
 /// Write the decision for one call. Every path of a block ends in a verdict.
@@ -149,6 +151,13 @@ pub fn write(block: &mut Block, rule: Rule, name: &str, options: Options) {
         Rule::Core => {
             if options.keep_core_limit {
                 keep_core_limit(block, 0);
+            }
+            block.allow();
+        }
+        Rule::Signal => {
+            if options.shield_first {
+                block.argument(0);
+                block.if_equal(1, |b| b.errno(EPERM));
             }
             block.allow();
         }

@@ -23,6 +23,7 @@ pub enum Rule {
     Debug,
     Others,
     Core,
+    Signal,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -67,6 +68,7 @@ fn parse(text: &'static str) -> Option<Line> {
         "when:debug" => Action::When(Rule::Debug),
         "when:others" => Action::When(Rule::Others),
         "when:core" => Action::When(Rule::Core),
+        "when:signal" => Action::When(Rule::Signal),
         _ => return None,
     };
     Some(Line { number, name, word, action, reason })

@@ -147,6 +147,10 @@ def _specification(policy: Policy, plan: Plan) -> dict[str, Any]:
         },
         "mounts": [
             _mount("/proc", "proc", "proc", "nosuid", "nodev", "noexec"),
+            # Where nothing is named there gVisor shows one of its own; no other wall has any.
+            _mount(
+                "/sys", "tmpfs", "none", "nosuid", "nodev", "noexec", "ro", "mode=0555", "size=0"
+            ),
             _mount("/dev/cell", "bind", "/cell", "bind", "ro"),
             _mount(
                 "/dev/shm",  # noqa: S108

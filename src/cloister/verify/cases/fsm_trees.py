@@ -38,10 +38,12 @@ def attempt(place, levels, entries):
 
 @case("FSM-07", "a directory 100,000 levels deep and a very wide one, then destroy", "high")
 async def deep_and_wide(arena: Arena) -> None:
+    # gVisor holds each directory of a path open, and refuses more than it has descriptors for.
+    levels, again = (2000, "1000") if arena.not_linux else (_LEVELS, "50000")
     async with arena.sandbox(limits=Limits(cpus="unlimited")) as sandbox:
-        sizes = (str(_LEVELS), str(_ENTRIES))
+        sizes = (str(levels), str(_ENTRIES))
         made = await arena.attempt(sandbox, _DEEP, "/workspace", *sizes, timeout=60)
-        arena.expect(arena.expect_allowed(made) == _LEVELS, "the tree was not made")
+        arena.expect(arena.expect_allowed(made) == levels, "the tree was not made")
         listed = await in_time("a listing", sandbox.files.list("/workspace/wide", limit=1000))
         arena.expect(len(listed) <= 1000, f"a listing of at most 1000 has {len(listed)} entries")
         whole = await in_time("a listing", sandbox.files.list("/workspace/wide"))
@@ -53,7 +55,7 @@ async def deep_and_wide(arena: Arena) -> None:
         await in_time("a removal", sandbox.files.remove("/workspace/deep", recursive=True))
         arena.expect(not await sandbox.files.exists("/workspace/deep"), "the deep tree is there")
         arena.expect_allowed(
-            await arena.attempt(sandbox, _DEEP, "/tmp/again", "50000", "0", timeout=60)  # noqa: S108
+            await arena.attempt(sandbox, _DEEP, "/tmp/again", again, "0", timeout=60)  # noqa: S108
         )
         await in_time("the end of the sandbox", sandbox.stop())
 
@@ -195,7 +197,9 @@ async def stubborn_files(arena: Arena) -> None:
         found = arena.expect_allowed(await arena.attempt(sandbox, _STUBBORN))
         arena.expect(found["list"] == "EACCES", f"the closed directory answers {found['list']}")
         for name in ("immutable", "append-only", "trusted"):
-            arena.expect(found[name] in ("EPERM", "ENOTTY", "EOPNOTSUPP"), f"{name}: {found[name]}")
+            # The last two are one number, which Python calls by either name.
+            refused = ("EPERM", "ENOTTY", "EOPNOTSUPP", "ENOTSUP")
+            arena.expect(found[name] in refused, f"{name}: {found[name]}")
         await in_time("a removal", sandbox.files.remove("/workspace/closed", recursive=True))
         arena.expect(not await sandbox.files.exists("/workspace/closed"), "it was not removed")
         arena.expect_allowed(await arena.attempt(sandbox, _STUBBORN), "making it again")
@@ -252,10 +256,11 @@ async def _expect_file_error(what: str, work: Any) -> None:
 _LOCKS = """
 import fcntl
 
-def attempt():
+def attempt(leases):
     os.chdir("/mnt/shared")
     held = []
-    for name, kind in (("lease", fcntl.F_WRLCK), ("locked", None), ("gone", None)):
+    lease = fcntl.F_WRLCK if leases == "leases" else None
+    for name, kind in (("lease", lease), ("locked", None), ("gone", None)):
         with open(name, "w") as file:
             file.write(name)
         descriptor = os.open(name, os.O_RDWR)
@@ -276,7 +281,8 @@ async def hold_locks(arena: Arena) -> None:
     shared = arena.canary.directory / "locks"
     shared.mkdir()
     async with arena.sandbox(mounts=[Mount(shared, "/mnt/shared", MountMode.WRITE)]) as holder:
-        await start_probe(arena, holder, _LOCKS)
+        # gVisor knows no leases.
+        await start_probe(arena, holder, _LOCKS, "none" if arena.not_linux else "leases")
         other = arena.prepare(mounts=[Mount(shared, "/workspace", MountMode.COPY)])
         try:
             await in_time("a copy of what is held", other.open())

@@ -22,11 +22,13 @@ _TRIES = 200
 _LAST_PID = Path("/proc/sys/kernel/ns_last_pid")
 
 
-def launch_steps() -> list[tuple[str, str]]:
+def launch_steps(arena: Arena) -> list[tuple[str, str]]:
     """Return the name of every launch step and which process performs it."""
     listed = subprocess.run([cell_binary(), "steps"], capture_output=True, text=True, check=True)
     lines = (line.split("\t") for line in listed.stdout.splitlines())
-    return [(name, side) for name, side, *_ in lines]
+    # In gVisor's place these two are gVisor's own; its guest says what became of them.
+    others = ("landlock", "seccomp") if arena.not_linux else ()
+    return [(name, side) for name, side, *_ in lines if name not in others]
 
 
 @case("LIF-03", "kill the owner of running sandboxes", "high")
@@ -49,7 +51,7 @@ async def _sweep(arena: Arena) -> None:
 
 @case("LIF-04", "fail each step of the launch", "high")
 async def fail_each_step(arena: Arena) -> None:
-    steps = launch_steps()
+    steps = launch_steps(arena)
     arena.expect(len(steps) > 15, f"only {len(steps)} launch steps are known")
     for step, _ in steps:
         sandbox = arena.prepare()

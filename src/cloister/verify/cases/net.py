@@ -36,7 +36,8 @@ async def off(arena: Arena) -> None:
     own = (f"127.0.0.1:{port}", "127.0.0.1:3128", "127.0.0.1:1080")
     async with arena.sandbox() as sandbox:
         found = arena.expect_allowed(await arena.attempt(sandbox, _CONNECT, *places))
-        arena.expect_each(found, ("ENETUNREACH",), "connection")
+        nowhere = ("ENETUNREACH", *(("EHOSTUNREACH",) if arena.not_linux else ()))
+        arena.expect_each(found, nowhere, "connection")
         found = arena.expect_allowed(await arena.attempt(sandbox, _CONNECT, *own))
         arena.expect_each(found, ("ECONNREFUSED",), "connection to the loopback")
     async with arena.far_end.expecting("tcp"):
@@ -101,7 +102,8 @@ def attempt(*places):
     places = ("8.8.8.8:443", "10.0.0.1:123", f"10.0.0.1:{port}", "255.255.255.255:9")
     async with way_out(arena) as out:
         found = arena.expect_allowed(await arena.attempt(out.sandbox, source, *places))
-        arena.expect_each(found, (*NOWHERE,), "datagram")
+        # gVisor takes them and drops them: the far end's word counts, and what is recorded.
+        arena.expect_each(found, (*NOWHERE, *(("ok",) if arena.not_linux else ())), "datagram")
         require_denied(await out.denied(), *places[:3])
         lookup = f"""
 def attempt():
@@ -153,6 +155,9 @@ async def neighbours(arena: Arena) -> None:
             break
         places = ("127.0.0.1:7777", "10.0.0.1:7777", "198.18.0.2:7777", "224.0.0.1:7777")
         found = arena.expect_allowed(await arena.attempt(out.sandbox, _CONNECT, *places))
+        if arena.not_linux:
+            # Nobody refuses there what is meant for a group: it is not answered.
+            arena.expect(found.pop(places[-1]) != "ok", "a group of receivers was reached")
         arena.expect_each(found, NOWHERE, "connection to a neighbour")
         reader, writer = await other.dial(7777)
         writer.close()
@@ -194,6 +199,9 @@ def attempt():
 """
     async with way_out(arena, profile="root") as out:
         found = arena.expect_allowed(await arena.attempt(out.sandbox, source, user="root"))
+        if arena.not_linux:
+            # Taken without a word, and without any effect.
+            found.pop("a mark")
         arena.expect_each(found, ("EPERM", "EACCES", "EAFNOSUPPORT"), "change")
         await out.expect_reached(arena)
 
