@@ -22,12 +22,12 @@ _TRIES = 200
 _LAST_PID = Path("/proc/sys/kernel/ns_last_pid")
 
 
-def launch_steps(arena: Arena) -> list[tuple[str, str]]:
+def launch_steps(arena: Arena | None = None) -> list[tuple[str, str]]:
     """Return the name of every launch step and which process performs it."""
     listed = subprocess.run([cell_binary(), "steps"], capture_output=True, text=True, check=True)
     lines = (line.split("\t") for line in listed.stdout.splitlines())
     # In gVisor's place these two are gVisor's own; its guest says what became of them.
-    others = ("landlock", "seccomp") if arena.not_linux else ()
+    others = ("landlock", "seccomp") if arena is not None and arena.not_linux else ()
     return [(name, side) for name, side, *_ in lines if name not in others]
 
 
