@@ -50,12 +50,14 @@ def parse_command(command: object) -> tuple[bytes, ...]:
         if not command.strip():
             raise RequestError("command is empty; write what to run")
         return _fitting((b"/bin/sh", b"-c", _encode(command, "command")))
-    if isinstance(command, os.PathLike):
-        return _fitting((_encode(command, "command"),))
-    if isinstance(command, bytes | bytearray | memoryview) or not isinstance(command, Sequence):
-        raise RequestError(
-            f"command is {quote(command)}; write text for a shell or a list of arguments"
-        )
+    # What nearly everybody gives is told first: an abstract class takes as long as all the rest.
+    if not isinstance(command, list | tuple):
+        if isinstance(command, os.PathLike):
+            return _fitting((_encode(command, "command"),))
+        if isinstance(command, bytes | bytearray | memoryview) or not isinstance(command, Sequence):
+            raise RequestError(
+                f"command is {quote(command)}; write text for a shell or a list of arguments"
+            )
     if not command:
         raise RequestError("command is an empty list; write at least the program to run")
     # Each takes at least its closing zero byte: a count past that need not be looked at.
@@ -64,7 +66,7 @@ def parse_command(command: object) -> tuple[bytes, ...]:
             f"command has {len(command)} arguments; "
             f"all of it may take {MAXIMUM_EXEC_BYTES} bytes, so pass a file instead"
         )
-    argv = tuple(_encode(part, f"argument {index}") for index, part in enumerate(command))
+    argv = tuple([_encode(part, "argument", index) for index, part in enumerate(command)])
     if not argv[0]:
         raise RequestError("argument 0 is empty; write the program to run")
     return _fitting(argv)
@@ -97,10 +99,9 @@ def parse_cwd(value: object) -> str:
 
 def require_exec_fits(argv: Sequence[bytes], env: Mapping[str, str]) -> None:
     """Refuse a command and environment that are too large together for one process."""
-    strings = [len(part) for part in argv]
+    total_bytes = sum(map(len, argv)) + (len(argv) + len(env)) * (1 + _POINTER_BYTES)
     for name, value in env.items():
-        strings.append(len(f"{name}={value}".encode("utf-8", "surrogateescape")))
-    total_bytes = sum(strings) + len(strings) * (1 + _POINTER_BYTES)
+        total_bytes += len(f"{name}={value}".encode("utf-8", "surrogateescape"))
     if total_bytes > MAXIMUM_EXEC_BYTES:
         raise RequestError(
             f"command and environment take {total_bytes} bytes; together they may take "
@@ -113,7 +114,16 @@ def _fitting(argv: tuple[bytes, ...]) -> tuple[bytes, ...]:
     return argv
 
 
-def _encode(value: object, field: str) -> bytes:
+def _encode(value: object, field: str, index: int | None = None) -> bytes:
+    # Short and plain, as nearly every argument is: nothing is left to refuse but a zero byte.
+    if isinstance(value, str) and value.isascii() and len(value) <= MAXIMUM_STRING_BYTES:
+        encoded = value.encode()
+        if b"\0" not in encoded:
+            return encoded
+    return _encode_any(value, field if index is None else f"{field} {index}")
+
+
+def _encode_any(value: object, field: str) -> bytes:
     text = os.fspath(value) if isinstance(value, os.PathLike) else value
     if not isinstance(text, str | bytes):
         raise RequestError(f"{field} is {quote(value)}; write it as text")

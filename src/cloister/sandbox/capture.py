@@ -28,6 +28,11 @@ class Capture:
         """Whether there was more than was kept."""
         return self.total > self._held
 
+    @property
+    def is_complete(self) -> bool:
+        """Whether there is nothing to wait for: nobody collects, and nothing will come."""
+        return self._task is None and self._stream.exhausted
+
     def begin(self) -> None:
         """Start collecting."""
         if self._task is None:

@@ -9,7 +9,7 @@ import signal as signals
 import socket
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from cloister.errors import (
     CloisterError,
@@ -46,8 +46,7 @@ _PATIENCE_S = 0.002
 _START_S = 60.0
 
 
-@dataclass(frozen=True, slots=True)
-class Command:
+class Command(NamedTuple):
     """Everything about a process that is decided before it starts."""
 
     argv: tuple[bytes, ...]
@@ -86,7 +85,8 @@ class Process:
         self._record = record
         self._on_end: Callable[[Result | CloisterError], None] | None = None
         self._loop = asyncio.get_running_loop()
-        self._started: asyncio.Future[None] = self._loop.create_future()
+        # Only of one that is told of.
+        self._started: asyncio.Future[None] | None = None
         self._ended: asyncio.Future[Exited] = self._loop.create_future()
         self._waiters: list[asyncio.Future[None]] = []
         self._ended_by: Reason | None = None
@@ -101,6 +101,8 @@ class Process:
         link, command = self._link, self._command
         if self._record is not None:
             self._on_end = self._record(command)
+        if tell:
+            self._started = self._loop.create_future()
         link.listen(self._id, self)
         passed = self._open_streams()
         frame = encode_start(
@@ -156,6 +158,8 @@ class Process:
 
     async def wait_started(self) -> None:
         """Return once the program has been executed, or raise why it could not be."""
+        if self._started is None:
+            raise RequestError("nobody asked to be told that this process has started")
         deadline = self._loop.call_later(_START_S, self._end, Reason.TIMEOUT)
         try:
             await self._started
@@ -169,7 +173,7 @@ class Process:
                 self._exit(message)
             case Started():
                 self.pid = message.pid
-                _settle(self._started)
+                self._settle_started()
             case Failed():
                 self._fail(explain(message, self._command.argv[0], self._command.cwd))
             case Data() | Close() | Credit():
@@ -205,7 +209,7 @@ class Process:
             raise ProtocolViolation("a process ended twice")
         self._finished = time.monotonic()
         self._cancel_deadline()
-        _settle(self._started)
+        self._settle_started()
         # Asked now: what the kernel counted belongs to this end, not to a later one.
         self._reason = self._ended_by or self._account(message)
         self._ended.set_result(message)
@@ -220,7 +224,7 @@ class Process:
         if self._on_end is not None and not self._ended.done():
             self._on_end(error)
         for future in (self._started, self._ended):
-            if not future.done():
+            if future is not None and not future.done():
                 future.set_exception(error)
                 future.exception()
         self._wake()
@@ -232,6 +236,10 @@ class Process:
         elif self.stdin is not None:
             self.stdin.close()
         self._link.forget(self._id)
+
+    def _settle_started(self) -> None:
+        if self._started is not None:
+            _settle(self._started)
 
     def _finish_streams(self) -> None:
         for stream in (self.stdout, self.stderr):
@@ -283,7 +291,8 @@ class Process:
             exited = await self._wait_ended()
             patience.cancel()
             for each in captures:
-                await each.wait()
+                if not each.is_complete:
+                    await each.wait()
         except BaseException:
             patience.cancel()
             for each in captures:
@@ -298,26 +307,28 @@ class Process:
             capture.begin()
 
     def _result(self, exited: Exited, out: Capture | None, err: Capture | None) -> Result:
+        # By place, in the order of their fields: by name they take half as long again, a hundredth
+        # of what a short program takes in all.
         usage = Usage(
-            cpu_user_s=exited.user_us / 1e6,
-            cpu_system_s=exited.system_us / 1e6,
-            peak_memory_bytes=exited.peak_kib * 1024,
-            read_bytes=exited.read_blocks * 512,
-            written_bytes=exited.written_blocks * 512,
-            processes=exited.processes,
+            exited.user_us / 1e6,
+            exited.system_us / 1e6,
+            exited.peak_kib * 1024,
+            exited.read_blocks * 512,
+            exited.written_blocks * 512,
+            exited.processes,
         )
         return Result(
-            exit_code=_exit_code(exited),
-            signal=exited.signal or None,
-            reason=self._reason or Reason.EXIT,
-            stdout_bytes=out.kept if out else b"",
-            stderr_bytes=err.kept if err else b"",
-            stdout_truncated=out.truncated if out else False,
-            stderr_truncated=err.truncated if err else False,
-            stdout_total=out.total if out else 0,
-            stderr_total=err.total if err else 0,
-            wall_s=self._finished - self._begun,
-            usage=usage,
+            _exit_code(exited),
+            exited.signal or None,
+            self._reason or Reason.EXIT,
+            out.kept if out else b"",
+            err.kept if err else b"",
+            out.truncated if out else False,
+            err.truncated if err else False,
+            out.total if out else 0,
+            err.total if err else 0,
+            self._finished - self._begun,
+            usage,
         )
 
     def signal(self, number: int, *, whole_group: bool = True) -> None:

@@ -135,6 +135,7 @@ class Sandbox(Elsewhere, Stateful, Permitting, Observed, Moduled, Dialled):
         self._span = Span(policy.limits, self._expire)
         self._surroundings = Surroundings(self.id, image_env, policy.env)
         self._cwd = cwd
+        self._cwd_bytes = os.fsencode(parse_cwd(cwd))
 
     async def __aenter__(self) -> Self:
         return await self.open()
@@ -348,7 +349,7 @@ class Sandbox(Elsewhere, Stateful, Permitting, Observed, Moduled, Dialled):
         argv = parse_command(command)
         who = self.permitted(user, argv)
         packed = self._surroundings.of(argv, who, terminal=pty is not None, further=env)
-        where = os.fsencode(parse_cwd(os.fspath(self._cwd if cwd is None else cwd)))
+        where = self._cwd_bytes if cwd is None else os.fsencode(parse_cwd(os.fspath(cwd)))
         details = Command(argv, packed, where, who, pty, stdin)
         record = None if self.recording is None else self._state.record_process
         return self.make_process(details, record)

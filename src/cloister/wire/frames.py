@@ -13,6 +13,7 @@ MAX_TO_GUEST = 4 * 1024 * 1024
 MAX_FROM_GUEST = 128 * 1024
 
 _HEADER = struct.Struct("<IBI")
+_LENGTH = struct.Struct("<I")
 _AFTER_LENGTH = _HEADER.size - 4
 
 
@@ -45,16 +46,17 @@ class Assembler:
         frames: list[Frame] = []
         at, end = 0, len(data)
         while end - at >= 4:
-            length = int.from_bytes(data[at : at + 4], "little")
             # Before the bytes arrive, not after: the guest chose this number.
+            (length,) = _LENGTH.unpack_from(data, at)
             if not _AFTER_LENGTH <= length <= self._limit:
                 raise ProtocolViolation(
                     f"frame of {length} bytes; it must be from {_AFTER_LENGTH} to {self._limit}"
                 )
-            if end - at < 4 + length:
+            after = at + 4 + length
+            if end < after:
                 break
             _, kind, id = _HEADER.unpack_from(data, at)
-            frames.append(Frame(kind, id, data[at + _HEADER.size : at + 4 + length]))
-            at += 4 + length
+            frames.append(Frame(kind, id, data[at + _HEADER.size : after]))
+            at = after
         self._pending = data[at:] if at < end else b""
         return frames

@@ -26,8 +26,10 @@ from cloister.wire.messages import (
     encode_proceed,
 )
 
-# Asked for at once. More would make the allocator fetch and return pages for every message.
+# Asked for at once, where output comes with the messages and where it does not. More would make the
+# allocator fetch and return pages for every message.
 _READ = 64 * 1024
+_READ_WORDS = 4096
 # Past this many unsent bytes a writer waits: the guest is not reading.
 _HIGH_WATER = 1024 * 1024
 # Answers to what a guest may not ask are queued for it while it reads none: far above what one of
@@ -63,6 +65,7 @@ class Link:
         self._loop = asyncio.get_running_loop()
         self._socket = control
         self.on_lost = on_lost
+        self._read_bytes = _READ_WORDS if carries_descriptors else _READ
         self._frames = Assembler(MAX_FROM_GUEST)
         self._ids = itertools.count(first_id)
         # Whoever takes what comes from inside without having been asked for.
@@ -226,7 +229,7 @@ class Link:
 
     def _readable(self) -> None:
         try:
-            data = self._socket.recv(_READ)
+            data = self._socket.recv(self._read_bytes)
         except (BlockingIOError, InterruptedError):
             return
         except OSError as error:

@@ -191,7 +191,10 @@ class PipeIncoming(Chunks):
             return
         self._unwatch()
         self._left = _bytes_waiting(self._fd)
-        self._take_left()
+        if self._left:
+            self._take_left()
+        else:
+            self.close()
 
     def _take_left(self) -> None:
         # Never more than is there: an unwatched pipe still blocks.
