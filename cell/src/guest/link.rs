@@ -1,5 +1,6 @@
 //! The one connection to the host: frames in, frames out, descriptors in the order they came.
 
+use crate::sys::own_memory::Pages;
 use crate::sys::{fd, libc, socket};
 use crate::wire::codec::Malformed;
 use crate::wire::frame::{Assembler, MAX_TO_GUEST};
@@ -20,7 +21,7 @@ pub struct Link {
     waiting: Vec<u8>,
     sent: usize,
     /// Made once; only what has been received takes up memory.
-    inbox: Vec<u8>,
+    inbox: Pages,
 }
 
 impl Link {
@@ -33,7 +34,7 @@ impl Link {
             fds: VecDeque::new(),
             waiting: Vec::new(),
             sent: 0,
-            inbox: vec![0; 64 * 1024],
+            inbox: Pages::new(64 * 1024)?,
         })
     }
 
@@ -54,14 +55,14 @@ impl Link {
         let mut fds = Vec::new();
         let number = self.socket.as_raw_fd();
         let received = if self.carries_descriptors {
-            socket::receive(number, &mut self.inbox, &mut fds)
+            socket::receive(number, self.inbox.bytes(), &mut fds)
         } else {
-            fd::read(number, &mut self.inbox)
+            fd::read(number, self.inbox.bytes())
         };
         match received {
             Ok(0) => Ok(false),
             Ok(n) => {
-                self.frames.feed(&self.inbox[..n]);
+                self.frames.feed(&self.inbox.bytes()[..n]);
                 self.fds.extend(fds);
                 Ok(true)
             }

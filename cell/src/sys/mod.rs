@@ -9,6 +9,7 @@ pub mod layer;
 pub mod machine;
 pub mod mount;
 pub mod netlink;
+pub mod own_memory;
 pub mod process;
 mod raw;
 pub mod shared;

@@ -19,7 +19,7 @@ use crate::contain::step;
 use crate::contain::step::{errno, LaunchError, Step};
 use crate::plan::Plan;
 use crate::sys::fd::Epoll;
-use crate::sys::{libc, process, socket, wall};
+use crate::sys::{libc, own_memory, process, socket, wall};
 use crate::wire::codec::Writer;
 use cgroup::Parent;
 use launch::{Cell, Ends, Nursery};
@@ -53,6 +53,9 @@ pub struct Zygote {
 /// Serve the host on an inherited socket until it closes.
 pub fn serve(control: RawFd) -> io::Result<()> {
     let host = crate::sys::fd::adopt(control)?;
+    own_memory::keep_heap_still();
+    // Where the kernel does not let us, every clone finds its code anew: slower, and nothing else.
+    drop(own_memory::hand_down_code());
     process::setsid()?;
     // It was executed from a number; this is what `ps` and `top` show.
     process::set_name("cloister-launch")?;

@@ -1,0 +1,66 @@
+//! How this process's own memory is laid out, so that what is cloned from it begins quickly.
+//!
+//! A clone shares all memory until somebody writes: each page that either side touches is then a
+//! fault, and faults are a tenth of what building a wall takes.
+
+use super::{check, fd};
+use std::io;
+use std::os::unix::io::AsRawFd;
+
+/// Memory that takes up only the pages that have been written to. It lasts as long as the process.
+pub struct Pages {
+    start: *mut u8,
+    length: usize,
+}
+
+impl Pages {
+    pub fn new(length: usize) -> io::Result<Pages> {
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+        // SAFETY: asks for fresh zeroed memory, which the returned value alone owns.
+        let start = unsafe {
+            libc::mmap(std::ptr::null_mut(), length, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0)
+        };
+        if start == libc::MAP_FAILED {
+            check(-1)?;
+        }
+        Ok(Pages { start: start.cast(), length })
+    }
+
+    pub fn bytes(&mut self) -> &mut [u8] {
+        // SAFETY: the mapping is this long, is never given up, and is borrowed as this value is.
+        unsafe { std::slice::from_raw_parts_mut(self.start, self.length) }
+    }
+}
+
+/// Have small pieces of the heap joined when they are freed and not all at once: that goes over the
+/// whole heap, in the launcher after each clone and in each clone.
+pub fn keep_heap_still() {
+    // SAFETY: changes a number of the allocator's; nothing else runs in this process.
+    unsafe { libc::mallopt(libc::M_MXFAST, 0) };
+}
+
+/// Have clones of this process inherit where its code is. The kernel leaves that out, to be found
+/// again page by page, unless a page there is the process's own: so one is made its own, with what
+/// was there before. It is no more writable than it was.
+pub fn hand_down_code() -> io::Result<()> {
+    extern "C" {
+        static __executable_start: u8;
+        static etext: u8;
+    }
+    // SAFETY: the linker's own names for where the program begins and where its code ends.
+    let (first, end) = unsafe { (&__executable_start as *const u8 as usize, &etext as *const u8 as usize) };
+    let code = hand_down_code as fn() -> io::Result<()> as usize;
+    let memory = fd::open("/proc/self/mem", libc::O_RDWR, 0)?;
+    for address in [first, code] {
+        let mut byte = [0u8; 1];
+        fd::pread(memory.as_raw_fd(), &mut byte, address as i64)?;
+        // SAFETY: writes one byte of this program over itself.
+        check(unsafe { libc::pwrite(memory.as_raw_fd(), byte.as_ptr().cast(), 1, address as libc::off_t) }
+            as libc::c_long)?;
+    }
+    // SAFETY: only has the kernel look up what is there; nothing is changed.
+    check(unsafe { libc::madvise(first as *mut libc::c_void, end - first, MADV_POPULATE_READ) }.into())?;
+    Ok(())
+}
+
+const MADV_POPULATE_READ: i32 = 22;
