@@ -96,6 +96,8 @@ lane_of_everybody() {
             "$python" tests/run_as_user.py ranges -q tests/contract
         step "contract: every runtime, as a user with a single id" \
             "$python" tests/run_as_user.py single -q tests/contract
+        step "contract: as a user without control groups" \
+            "$python" tests/run_as_user.py bare -q tests/contract/test_ungrouped.py
         # The long ones are root's, who has both drivers; these are those in which owners of files matter.
         step "state: plain directories, as a user with sub-ids" \
             "$python" tests/run_as_user.py ranges -q tests/state/test_keep.py tests/state/test_forks.py

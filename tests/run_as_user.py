@@ -1,7 +1,8 @@
-"""Runs tests as an ordinary user: `run_as_user.py ranges|single [pytest arguments]`, as root.
+"""Runs tests as an ordinary user: `run_as_user.py ranges|single|bare [pytest arguments]`, as root.
 
-"ranges" is a user with sub-ids in /etc/subuid and /etc/subgid, "single" one without any. Both
-are made if they are missing. They work on a copy: a checkout in root's home is not theirs to read.
+"ranges" is a user with sub-ids in /etc/subuid and /etc/subgid, "single" one without any, and "bare"
+one with sub-ids to whom no control groups are given. They are made if they are missing, and
+work on a copy: a checkout in root's home is not theirs to read.
 """
 
 from __future__ import annotations
@@ -16,24 +17,25 @@ import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-USERS = {"ranges": "cloister-test", "single": "cloister-single"}
+USERS = {"ranges": "cloister-test", "single": "cloister-single", "bare": "cloister-bare"}
 RANGE = 65_536
 # Far above what useradd hands out by itself, below the ranges of systemd's table.
-FIRST_RANGE = 400_000_000
+FIRST_RANGES = {"ranges": 400_000_000, "bare": 400_100_000}
 # What tests do not need, and what is large.
 LEFT_OUT = ("mypy*", "ruff*", "pip*", "setuptools*", "sandlock*", "__pycache__", "*.pth")
 
 
 def main(arguments: list[str]) -> int:
     if len(arguments) < 1 or arguments[0] not in USERS:
-        print("run_as_user: name a kind of user, ranges or single", file=sys.stderr)
+        print("run_as_user: name a kind of user, ranges, single or bare", file=sys.stderr)
         return 2
     if os.geteuid() != 0:
         print("run_as_user: needs root, to become somebody else", file=sys.stderr)
         return 2
     kind, pytest_arguments = arguments[0], arguments[1:]
-    user = ensure_user(USERS[kind], with_ranges=kind == "ranges")
-    delegate_groups(user)
+    user = ensure_user(USERS[kind], FIRST_RANGES.get(kind))
+    if kind != "bare":
+        delegate_groups(user)
     with tempfile.TemporaryDirectory(prefix="cloister-tests-") as name:
         place = Path(name)
         # mkdtemp makes it for its owner alone.
@@ -45,7 +47,7 @@ def main(arguments: list[str]) -> int:
         return run(user, place, private, pytest_arguments)
 
 
-def ensure_user(name: str, *, with_ranges: bool) -> pwd.struct_passwd:
+def ensure_user(name: str, first_id: int | None) -> pwd.struct_passwd:
     """Return the user, made if it is missing; a system user, which gets no sub-ids by itself."""
     try:
         user = pwd.getpwnam(name)
@@ -54,10 +56,10 @@ def ensure_user(name: str, *, with_ranges: bool) -> pwd.struct_passwd:
         subprocess.run(command, check=True)
         user = pwd.getpwnam(name)
     for option, file in (("--add-subuids", "/etc/subuid"), ("--add-subgids", "/etc/subgid")):
-        if with_ranges and not has_range(name, Path(file)):
-            span = f"{FIRST_RANGE}-{FIRST_RANGE + RANGE - 1}"
+        if first_id is not None and not has_range(name, Path(file)):
+            span = f"{first_id}-{first_id + RANGE - 1}"
             subprocess.run(["usermod", option, span, name], check=True)
-        if not with_ranges and has_range(name, Path(file)):
+        if first_id is None and has_range(name, Path(file)):
             raise SystemExit(f"run_as_user: {name} has sub-ids in {file}; remove them")
     return user
 
@@ -80,7 +82,16 @@ def copy_checkout(place: Path) -> None:
         shutil.copytree(ROOT / folder, place / folder, ignore=ignore)
     shutil.copy(ROOT / "pyproject.toml", place)
     packages = sysconfig.get_path("purelib")
-    shutil.copytree(packages, place / "packages", ignore=shutil.ignore_patterns(*LEFT_OUT))
+    left_out = shutil.ignore_patterns(*LEFT_OUT)
+    shutil.copytree(packages, place / "packages", ignore=left_out, copy_function=link_or_copy)
+
+
+def link_or_copy(source: str, target: str) -> None:
+    """Have a file of root's, which nobody else may write to, in another place too."""
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copy2(source, target)
 
 
 def run(user: pwd.struct_passwd, place: Path, private: Path, pytest_arguments: list[str]) -> int:

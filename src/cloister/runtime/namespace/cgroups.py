@@ -157,11 +157,11 @@ class GroupFiles:
             return None
         return _table(_read(self.unified / "cpu.stat")).get("usage_usec", 0) / 1e6
 
-    def memory(self) -> tuple[int, int]:
-        """Return (now, peak) in bytes."""
+    def memory(self) -> tuple[int, int] | None:
+        """Return (now, peak) in bytes, or None where there is no group that counts it."""
         directory = self._by_controller.get("memory")
         if directory is None:
-            return 0, 0
+            return None
         now, peak = (
             ("memory.current", "memory.peak")
             if self._v2
@@ -169,11 +169,11 @@ class GroupFiles:
         )
         return _number(directory / now), _number(directory / peak)
 
-    def process_counts(self) -> tuple[int, int | None]:
-        """Return (now, peak or None) without the guest itself."""
+    def process_counts(self) -> tuple[int, int | None] | None:
+        """Return (now, peak or None) without the guest itself; None where no group counts them."""
         directory = self._by_controller.get("pids")
         if directory is None:
-            return max(0, len(self.pids()) - _GUEST_PROCESSES), None
+            return None
         peak = directory / "pids.peak"
         highest = _number(peak) - _GUEST_PROCESSES if peak.exists() else None
         return max(0, _number(directory / "pids.current") - _GUEST_PROCESSES), highest

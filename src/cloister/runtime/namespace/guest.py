@@ -10,6 +10,7 @@ from cloister.model import SandboxId, SandboxUsage
 from cloister.runtime.base import Posture
 from cloister.runtime.doors import Doors
 from cloister.runtime.namespace.cgroups import GroupFiles
+from cloister.runtime.namespace.ungrouped import memory_of, processes_from
 from cloister.runtime.plan import Plan
 from cloister.wire import Link
 
@@ -76,12 +77,16 @@ class NamespaceGuest:
     @property
     def host_pids(self) -> tuple[int, ...]:
         """Process numbers on the host of everything inside."""
-        return self._groups.pids() or (self.pid,)
+        return self._groups.pids() or processes_from(self.pid)
 
     def usage(self) -> SandboxUsage:
-        """Return what the kernel counted for this sandbox."""
-        memory, peak = self._groups.memory()
-        pids, peak_pids = self._groups.process_counts()
+        """Return what the kernel counted for this sandbox, or else what its processes show."""
+        counted = self._groups.memory()
+        if counted is None:
+            now = memory_of(self.host_pids)
+            counted = (now, now)
+        memory, peak = counted
+        pids, peak_pids = self._groups.process_counts() or (len(self.host_pids) - 1, None)
         hits = self._groups.hits()
         return SandboxUsage(
             cpu_s=self._groups.cpu_s(),
