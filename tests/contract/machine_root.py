@@ -11,13 +11,27 @@ from pathlib import Path
 # Beside what make setup has put there; the same each time, so that disks of it are made once.
 PLACE = Path(__file__).parents[2] / ".venv" / "state" / "microvm"
 _PROGRAMS = (
-    *("bash", "sh", "cat", "chmod", "cp", "dd", "echo", "env", "false", "flock", "head", "id"),
+    *(
+        "bash",
+        "sh",
+        "cat",
+        "chmod",
+        "cp",
+        "date",
+        "dd",
+        "echo",
+        "env",
+        "false",
+        "flock",
+        "head",
+        "id",
+    ),
     *("kill", "ln", "ls", "mkdir", "mkfifo", "mv", "od", "printenv", "printf", "ps", "pwd"),
     *("python3", "rm", "seq", "setsid", "sha256sum", "sleep", "sort", "stat", "stty", "sync"),
     *("tail", "tee", "test", "timeout", "touch", "tr", "true", "tty", "uname", "wc", "yes"),
 )
 _LIBRARY = re.compile(r"(?:=> )?(/\S+) \(0x")
-_STAMP = "3"
+_STAMP = "4"
 
 
 def machine_root() -> Path:

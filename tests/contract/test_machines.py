@@ -97,6 +97,21 @@ async def test_two_machines_have_nothing_in_common_but_where_they_began() -> Non
         assert abs(told - time.time()) < 60
 
 
+async def test_machines_of_one_plan_begin_where_the_wall_stands_and_are_strangers() -> None:
+    drawn = []
+    for _ in range(3):
+        async with machine(policy=Policy(hostname="waits")) as sandbox:
+            draw = "od -An -N16 -tx1 /dev/urandom; date +%s; ls /dev/cloister"
+            told = (await sandbox.run(draw)).stdout.split()
+            drawn.append(tuple(told[:16]))
+            assert abs(int(told[16]) - time.time()) < 60
+            # No program of another's was there: nobody is told that he goes on as another.
+            assert len(told) == 17
+            assert sandbox.posture.facts["uid_map"] and sandbox.posture.facts["seccomp"] == "2"
+    assert len(set(drawn)) == 3
+    assert list(PLACE.glob("ready-*/memory"))
+
+
 async def test_memory_disk_and_processes_are_held_inside() -> None:
     async with machine() as sandbox:
         take = "import os, sys; os.posix_fallocate(os.open('big', 66), 0, int(sys.argv[1]))"

@@ -23,6 +23,8 @@ const CONTROLLERS: &[u8] = b"+pids +memory";
 const RENEW: u8 = 64;
 /// What programs are told of it.
 const TELL: u8 = 65;
+/// Say that what came before is done.
+const ANSWER: u8 = 70;
 const MAX_REPLY: usize = 16 * 1024;
 const FIRST_DISK: u8 = b'a';
 const SCRATCH: &str = "/scratch";
@@ -117,6 +119,7 @@ fn attend(launcher: &OwnedFd, pid: process::Pid, mut desk: Port) -> io::Result<(
                 freeze(launcher, &letter)?;
                 desk.say_done()?;
             }
+            Some(&ANSWER) => desk.say_done()?,
             Some(&RENEW) => renew(&letter[1..])?,
             Some(&TELL) => tell(pid, &letter[1..])?,
             _ => return Err(io::Error::from_raw_os_error(libc::EPROTO)),

@@ -10,7 +10,7 @@ from cloister.runtime.memory import Renewal
 from cloister.runtime.microvm.template import renewal_letter, sealed_letter
 from cloister.wire.codec import Writer
 
-_FREEZE, _TELL = 4, 65
+_FREEZE, _TELL, _ANSWER = 4, 65, 70
 _SANDBOX = 1
 _DONE = b"D"
 _ANSWER_S = 60.0
@@ -28,6 +28,10 @@ class Desk:
         """Have everything of the sandbox stand still, its disk last of all; or move again."""
         packet = Writer().u8(_FREEZE).u64(_SANDBOX).flag(frozen).done()
         await self._ask(sealed_letter(packet), within_s)
+
+    async def renew(self, time_ns: int) -> None:
+        """Give a machine in which no program has run the time and new chance."""
+        await self._ask(renewal_letter(time_ns) + sealed_letter(Writer().u8(_ANSWER).done()))
 
     async def thaw_renewed(self, time_ns: int, renewal: Renewal | None) -> None:
         """Give it the time and new chance, tell it what it goes on as, and let it move again."""

@@ -10,6 +10,7 @@ from cloister.runtime.microvm.desk import Desk
 from cloister.runtime.microvm.machine import Shape
 from cloister.runtime.microvm.monitor import Monitor
 from cloister.runtime.microvm.program import find_qemu
+from cloister.runtime.namespace import NamespaceRuntime
 from cloister.runtime.namespace.guest import NamespaceGuest
 from cloister.runtime.plan import Plan
 
@@ -60,3 +61,11 @@ def facts_outside(guest: MicrovmGuest, kernel: str) -> dict[str, str]:
             step="posture",
         )
     return facts
+
+
+async def end_machine(launching: NamespaceRuntime, guest: MicrovmGuest) -> None:
+    """End it by the kernel's means: QEMU is in one process namespace."""
+    for line in (guest.monitor, guest.desk):
+        if line is not None:
+            line.close()
+    await launching.end(guest)

@@ -16,7 +16,7 @@ STATE = f"fd:{_FIRST + 3}"
 _QEMU = "/qemu"
 _MIB = 2**20
 # What translated code may take; the rest of a machine's memory is counted as it is used.
-TRANSLATION_BYTES = 128 * _MIB
+TRANSLATION_BYTES = 64 * _MIB
 # What is found in a guest for nobody: its kernel's own, and a share that grows with the memory.
 _KERNEL_BYTES, _KERNEL_SHARE = 96 * _MIB, 48
 _ALIGNED = 2 * _MIB
@@ -86,6 +86,9 @@ def _command_line(shape: Shape, ticks_khz: int) -> str:
         "mitigations=off",
         "init_on_alloc=0",
         "edd=off",
+        # QEMU keeps what it has translated by address: with every program at another one each time
+        # nearly all of it would be translated again at each start, and kept again.
+        "norandmaps",
         "rdinit=/cell",
         "--",
         "machine",

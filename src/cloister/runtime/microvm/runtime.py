@@ -10,21 +10,23 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from cloister.errors import CloisterError, LaunchFailed, RequestError, Unsupported
-from cloister.model import SandboxId, new_sandbox_id
+from cloister.errors import CloisterError, RequestError, Unsupported
+from cloister.model import SandboxId
 from cloister.policy import STRENGTHS, HostRoot, Policy, RuntimeFacts
 from cloister.runtime.base import Guest, Posture
 from cloister.runtime.ground import BARE, Ground
-from cloister.runtime.memory import Memory
+from cloister.runtime.memory import Memory, Renewal
 from cloister.runtime.microvm import images, template
+from cloister.runtime.microvm.booted import BootedMachines, empty_disk
 from cloister.runtime.microvm.desk import Desk
-from cloister.runtime.microvm.guest import MachinePlan, MicrovmGuest, facts_outside
+from cloister.runtime.microvm.guest import MachinePlan, MicrovmGuest, end_machine, facts_outside
 from cloister.runtime.microvm.held import hold
 from cloister.runtime.microvm.inside import plan_inside
 from cloister.runtime.microvm.launch import launch_machine
-from cloister.runtime.microvm.machine import Shape, booting, digest_of, empty_memory, restored
+from cloister.runtime.microvm.machine import Shape, empty_memory, restored
 from cloister.runtime.microvm.monitor import Monitor
-from cloister.runtime.microvm.program import find_kernel, find_qemu, qemu_files, why_not
+from cloister.runtime.microvm.program import find_qemu, qemu_files, why_not
+from cloister.runtime.microvm.ready import ReadyMachines
 from cloister.runtime.microvm.saving import checkpoint, hold_still, settle_disk
 from cloister.runtime.microvm.settled import SettledMemories
 from cloister.runtime.microvm.stored import disk_of_memory, disk_to_begin
@@ -46,7 +48,8 @@ class MicrovmRuntime:
 
     def __init__(self, launching: NamespaceRuntime) -> None:
         self._launching = launching
-        self._templates: dict[str, asyncio.Task[template.Template]] = {}
+        self._booted = BootedMachines(launching)
+        self._ready = ReadyMachines(launching)
         self._settled = SettledMemories(launching)
         self._host_images: dict[str | None, Path] = {}
 
@@ -119,7 +122,7 @@ class MicrovmRuntime:
             raise RequestError("this plan belongs to another runtime")
         inside, shape = plan.inside, plan.shape
         layers = await asyncio.to_thread(self._images, plan.layers)
-        made = await self._template(plan, shape, layers)
+        made = await self._saved(plan, shape, layers, fresh=memory is None)
 
         def require(_: Plan, posture: Posture) -> None:
             require_posture(inside, posture)
@@ -133,25 +136,32 @@ class MicrovmRuntime:
             await monitor.ask("cont")
             if memory is not None:
                 await desk.thaw_renewed(time.time_ns(), memory.renewal)
+            elif made.first_id is not None:
+                await desk.renew(time.time_ns())
 
         with ExitStack() as held:
+            held.callback(made.close)
+            letters, goes_on = b"", memory
             if memory is None:
-                first, saved = made.memory, made.state
-                empty = made.disk
+                first, saved = made.memory, made.opened_state()
+                empty = made.disk_path
                 if shape.is_kept:
-                    empty = await asyncio.to_thread(_empty_image, shape)
+                    empty = await asyncio.to_thread(empty_disk, shape)
                 disk = await asyncio.to_thread(disk_to_begin, plan.stored, empty)
-                letters = template.renewal_letter(time.time_ns())
-                letters += template.launch_letter(inside.encoded)
+                if made.first_id is None:
+                    letters = template.renewal_letter(time.time_ns())
+                    letters += template.launch_letter(inside.encoded)
+                else:
+                    # Its guest goes on as another, in which no program knows of the one before.
+                    goes_on = Memory(Path(), made.first_id, renewal=Renewal(0, ""))
             else:
                 if whole:
-                    first, saved = hold(held, empty_memory(shape)), memory.files / "state"
+                    first, path = hold(held, empty_memory(shape)), memory.files / "state"
                 else:
-                    first, saved = await self._settled.of(plan, shape, layers, memory.files)
+                    first, path = await self._settled.of(plan, shape, layers, memory.files)
+                saved = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
                 disk = await asyncio.to_thread(disk_of_memory, plan.stored)
-                letters = b""
-            hold(held, disk)
-            state = hold(held, os.open(saved, os.O_RDONLY | os.O_CLOEXEC))
+            state, disk = hold(held, saved), hold(held, disk)
             disks = [hold(held, os.open(path, os.O_RDONLY | os.O_CLOEXEC)) for path in layers]
             guest = await launch_machine(
                 self._launching,
@@ -163,7 +173,7 @@ class MicrovmRuntime:
                 letters,
                 _GREETING_S,
                 thaw,
-                memory,
+                goes_on,
             )
         try:
             guest.posture = Posture({**guest.posture.facts, **facts_outside(guest, made.kernel)})
@@ -171,6 +181,20 @@ class MicrovmRuntime:
             await asyncio.shield(self.destroy(guest))
             raise
         return guest
+
+    async def _saved(
+        self, plan: MachinePlan, shape: Shape, layers: Sequence[Path], *, fresh: bool
+    ) -> template.Template:
+        """Return what a machine goes on from: one whose guest waits, or one that has booted."""
+        name = self._booted.name(plan, shape, layers)
+
+        async def booted() -> template.Template:
+            return await self._booted.of(name, plan, shape, layers)
+
+        ready = None
+        if fresh and not shape.is_kept:
+            ready = await self._ready.of(name, plan, layers, booted)
+        return await booted() if ready is None else ready
 
     def memory_place(self, id: str) -> Path:
         """Return a directory for memory of a sandbox, saved or to go on from."""
@@ -206,93 +230,12 @@ class MicrovmRuntime:
             found.append(image)
         return found
 
-    async def _template(
-        self, plan: MachinePlan, shape: Shape, layers: Sequence[Path]
-    ) -> template.Template:
-        kernel, qemu = find_kernel(), find_qemu()
-        if kernel is None:
-            raise Unsupported(why_not() or "there is no kernel for machines")
-        cell = Path(os.path.realpath(cell_binary()))
-        names = [path.name for path in layers]
-        binary = cell.stat()
-        argv = () if plan.kernel is None else plan.kernel.argv
-        key = digest_of(
-            shape, kernel.key, qemu.key, names, binary.st_size, binary.st_mtime_ns, argv
-        )
-        task = self._templates.get(key)
-        if task is None or (task.done() and (task.cancelled() or task.exception() is not None)):
-            making = self._make_template(key, plan, shape, layers)
-            task = self._templates[key] = asyncio.get_running_loop().create_task(making)
-        # Whoever gives up leaves it to those who wait for the same.
-        return await asyncio.shield(task)
-
-    async def _make_template(
-        self, key: str, plan: MachinePlan, shape: Shape, layers: Sequence[Path]
-    ) -> template.Template:
-        found = await asyncio.to_thread(template.saved_template, key)
-        if found is None:
-            await self._boot(key, plan, shape, layers)
-            found = await asyncio.to_thread(template.saved_template, key)
-        if found is None:
-            raise LaunchFailed("the machine that was saved is gone; try again", step="kernel")
-        return found
-
-    async def _boot(
-        self, key: str, plan: MachinePlan, shape: Shape, layers: Sequence[Path]
-    ) -> None:
-        """Boot a machine up to where it asks whose it is, and save it there."""
-        from cloister.runtime.microvm.first_root import first_root
-
-        kernel, cell = find_kernel(), Path(os.path.realpath(cell_binary()))
-        if kernel is None or plan.kernel is None:
-            raise Unsupported(why_not() or "there is no kernel for machines")
-        id = new_sandbox_id()
-        ticks_khz = await asyncio.to_thread(template.measured_ticks_khz, cell)
-        directory = dict(plan.kernel.shown)["qemu"]
-        outer = self._launching.another(plan)
-        if outer is None:
-            raise LaunchFailed("there are no ids left for a machine that boots", step="ids")
-        wanted = dataclasses.replace(
-            outer, kernel=booting(shape, directory, str(cell), ticks_khz), drill=None
-        )
-        empty = await asyncio.to_thread(_empty_image, shape)
-        with ExitStack() as held:
-            memory = hold(held, empty_memory(shape))
-            state = hold(held, os.memfd_create("state", os.MFD_CLOEXEC))
-            first = hold(held, os.memfd_create("root", os.MFD_CLOEXEC))
-            os.write(first, first_root(kernel, cell))
-            image = hold(held, os.open(kernel.image, os.O_RDONLY | os.O_CLOEXEC))
-            disks = [hold(held, os.open(path, os.O_RDONLY | os.O_CLOEXEC)) for path in layers]
-            disks.append(hold(held, await asyncio.to_thread(images.copy_of, empty)))
-            guest = await launch_machine(
-                self._launching,
-                id,
-                wanted,
-                lambda error: None,
-                lambda plan, posture: None,
-                (memory, image, first, *disks),
-                template.configuration_letter(),
-                _BOOT_S,
-                _at_once,
-            )
-            try:
-                if guest.monitor is None:
-                    raise LaunchFailed("the machine came without a monitor", step="kernel")
-                await template.save(guest.monitor, state, with_memory=False)
-                version = guest.posture.facts.get("kernel", "")
-            finally:
-                await asyncio.shield(self.destroy(guest))
-            await asyncio.to_thread(template.keep_template, key, memory, state, disks[-1], version)
-
     async def destroy(self, guest: Guest) -> None:
         """End it by the kernel's means: QEMU is in one process namespace."""
         if not isinstance(guest, MicrovmGuest):
             raise RequestError("this guest belongs to another runtime")
         await settle_disk(guest)
-        for line in (guest.monitor, guest.desk):
-            if line is not None:
-                line.close()
-        await self._launching.end(guest)
+        await end_machine(self._launching, guest)
 
     async def pause(self, guest: Guest, paused: bool) -> None:
         """Stop or continue the machine as a whole; a disk of the store is whole meanwhile."""
@@ -307,22 +250,9 @@ class MicrovmRuntime:
 
     async def close(self) -> None:
         """Let go of the machines that were saved; the rest the launcher's runtime holds."""
-        for task in self._templates.values():
-            if not task.done():
-                task.cancel()
-            await asyncio.wait([task])
-            if not task.cancelled() and task.exception() is None:
-                os.close(task.result().memory)
-        self._templates.clear()
+        await self._ready.close()
+        await self._booted.close()
         await self._settled.close()
 
     def abandon(self) -> None:
         """Nothing is held here that the launcher's runtime does not hold."""
-
-
-async def _at_once(_: Monitor, __: Desk) -> None:
-    """Nothing has to be said to a machine that boots."""
-
-
-def _empty_image(shape: Shape) -> Path:
-    return images.empty_image(shape.disk_bytes, shape.inodes, journal=shape.is_kept)

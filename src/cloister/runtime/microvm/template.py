@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
+import json
 import os
 import subprocess
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
 from cloister.errors import HostError
+from cloister.runtime.microvm.held import hold
 from cloister.runtime.microvm.images import copy_sparse
 from cloister.runtime.microvm.machine import STATE
 from cloister.runtime.microvm.monitor import Monitor
@@ -23,6 +26,8 @@ _SAVE_S = 120.0
 # Nobody else is slowed down by it: it is written to memory.
 _BYTES_A_SECOND = 1 << 36
 _ASK_S = 20.0
+# What is kept of one, beside what was said of it.
+_FILES = ("memory", "state", "disk")
 _SEALS = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 
 
@@ -31,27 +36,56 @@ class Template:
     """A saved machine: its memory as a sealed file without a name, its devices, its scratch disk.
 
     Sealed, because each machine maps it to write to its own copy of what it changes: one that
-    broke out of QEMU must not reach what the next one starts from.
+    broke out of QEMU must not reach what the next one starts from. All are descriptors, so that
+    somebody else may remove the files meanwhile. One in which a guest waits already says which
+    number the next request to it has.
     """
 
     memory: int
-    state: Path
-    disk: Path
+    state: int
+    disk: int
     kernel: str
+    first_id: int | None = None
+
+    @property
+    def disk_path(self) -> Path:
+        """Where this process can open the disk, whether it still has a name or not."""
+        return Path(f"/proc/self/fd/{self.disk}")
+
+    def opened_state(self) -> int:
+        """Return a descriptor of the devices, to be read from their beginning by one machine."""
+        return os.open(f"/proc/self/fd/{self.state}", os.O_RDONLY | os.O_CLOEXEC)
+
+    def shared(self) -> Template:
+        """Return the same with descriptors of its own."""
+        with ExitStack() as held:
+            memory = hold(held, os.dup(self.memory))
+            state = hold(held, os.dup(self.state))
+            disk = hold(held, os.dup(self.disk))
+            held.pop_all()
+        return Template(memory, state, disk, self.kernel, self.first_id)
+
+    def close(self) -> None:
+        """Let go of it; machines that went on from it keep what they have."""
+        for fd in (self.memory, self.state, self.disk):
+            os.close(fd)
 
 
-def saved_template(key: str) -> Template | None:
+def saved_template(name: str) -> Template | None:
     """Return the template of this name, if there is one."""
-    directory = machine_directory() / f"template-{key}"
-    if not directory.exists():
-        return None
-    source = os.open(directory / "memory", os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        memory = sealed_copy(source)
-    finally:
-        os.close(source)
-    kernel = (directory / "kernel").read_text()
-    return Template(memory, directory / "state", directory / "disk", kernel)
+    directory = machine_directory() / name
+    with ExitStack() as held:
+        try:
+            source, state, disk = (
+                hold(held, os.open(directory / name, os.O_RDONLY | os.O_CLOEXEC)) for name in _FILES
+            )
+            facts = json.loads((directory / "facts").read_text())
+        except FileNotFoundError:
+            # There is none, or it is being removed.
+            return None
+        memory = hold(held, sealed_copy(source))
+        kept = Template(memory, state, disk, facts["kernel"], facts["first_id"]).shared()
+    return kept
 
 
 def sealed_copy(source: int) -> int:
@@ -71,17 +105,18 @@ def seal(memory: int) -> None:
     fcntl.fcntl(memory, fcntl.F_ADD_SEALS, _SEALS)
 
 
-def keep_template(key: str, memory: int, state: int, disk: int, kernel: str) -> None:
+def keep_template(name: str, made: Template) -> None:
     """Keep a machine that was saved for every process of ours."""
 
     def write(to: Path) -> None:
         to.mkdir(mode=0o700)
-        for name, source in (("memory", memory), ("state", state), ("disk", disk)):
+        for name, source in zip(_FILES, (made.memory, made.state, made.disk), strict=True):
             with open(to / name, "xb") as file:
                 copy_sparse(source, file.fileno())
-        (to / "kernel").write_text(kernel)
+        facts = {"kernel": made.kernel, "first_id": made.first_id}
+        (to / "facts").write_text(json.dumps(facts))
 
-    made_once(f"template-{key}", write)
+    made_once(name, write)
 
 
 async def save(monitor: Monitor, state: int, *, with_memory: bool) -> None:
