@@ -7,22 +7,27 @@ import os
 import signal
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from cloister import Limits, Sandbox
 from cloister.errors import Busy, GuestGone, Unsupported
+from cloister.model import Trust
 from cloister.node.memory_key import SETTING
 from cloister.policy import DirectoryRoot
 from cloister.runtime.microvm.program import find_program
+from cloister.sandbox.promote import promote
 from cloister.sandbox.state import State
 from cloister.store import Store
 
 from ..contract.machine_root import PLACE, machine_root
 
 Machine = Callable[..., Sandbox]
+Make = Callable[..., Sandbox]
 # One shape for all: what is saved once is gone on from each time.
-LIMITS = Limits(memory="192MiB", pids=64)
+_SMALL: dict[str, Any] = {"memory": "192MiB", "pids": 64}
+LIMITS = Limits(**_SMALL)
 # Each number is there as a whole, and on the disk.
 COUNT = """
 import os
@@ -131,6 +136,75 @@ async def _kill(sandbox: Sandbox) -> None:
     with pytest.raises(GuestGone):
         await sandbox.run(["sleep", "1000"])
     await sandbox.stop()
+
+
+MAKE = """
+mkdir -p d/e /opt/new; echo one > d/one; ln d/one d/two; ln -s ../d d/e/up; mkfifo d/pipe
+python3 -c "import os; os.chown('d/two', 1000, 1000)"
+chmod 2750 d/e; chmod 4711 d/one; touch -d @1234567890 d/e
+head -c 300000 /dev/urandom > d/large; python3 -c "open('d/holes', 'w').truncate(1 << 28)"
+python3 -c "import os; os.setxattr('d/large', 'user.kept', b'said')"
+rm -r /usr/lib/python3*/xmlrpc /etc/group; mkdir -p /usr/share
+mkdir /usr/new && touch /usr/new/a && rm -r /usr/share && mv /usr/new /usr/share
+"""
+
+
+async def test_what_is_kept_is_promoted_into_a_machine_with_all_that_can_be_seen_of_it(
+    make: Make, limits: Callable[..., Limits], store: Store, listing: Callable[..., Any]
+) -> None:
+    settings = {"root": DirectoryRoot(str(machine_root())), "limits": limits(**_SMALL)}
+    async with make(keep="task", profile="root", **settings) as sandbox:
+        (await sandbox.run(MAKE)).check()
+        await sandbox.snapshot("before")
+        # On plain directories that is another layer, which hides something of the one below.
+        (await sandbox.run("rm d/pipe; echo more >> d/large; mv d/e f")).check()
+        seen = await listing(sandbox, *_TOPS)
+    with pytest.raises(Unsupported, match="cloister promote"):
+        await Sandbox(keep="task", trust="hostile").open()
+    old = store.kept.find("task").disk
+    moved = await promote("task", Trust.HOSTILE)
+    assert moved.wall == "microvm" and store.kept.find("task").disk != old
+    async with Sandbox(keep="task") as sandbox:
+        assert sandbox.guest.runtime == "microvm"
+        _same(seen, await listing(sandbox, *_TOPS))
+        assert (await sandbox.run("test ! -e /etc/group && echo gone")).stdout == "gone\n"
+        (await sandbox.run("rm f/up; echo 1 > /etc/group")).check()
+        # What was saved behind the wall it had is gone back to behind this one.
+        await sandbox.rewind("before")
+        assert (await sandbox.run("test -p d/pipe && test -L d/e/up && wc -c < d/large")).ok
+    with pytest.raises(Unsupported, match='name runtime = "microvm"'):
+        await promote("task", Trust.INTERNAL, weaker=True)
+
+
+_TOPS = ("/workspace", "/opt", "/etc", "/usr/share")
+
+
+def _same(before: dict[str, Any], after: dict[str, Any]) -> None:
+    """Times are those of the original to the second."""
+    assert before.keys() == after.keys()
+    for path, told in before.items():
+        now = after[path]
+        assert told[:4] == now[:4] and told[5:] == now[5:], (bytes.fromhex(path), told, now)
+        assert told[4] // 10**9 == now[4] // 10**9, bytes.fromhex(path)
+
+
+async def test_a_promotion_that_fails_leaves_what_was_kept_as_it_was(
+    make: Make, limits: Callable[..., Limits], store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = {"root": DirectoryRoot(str(machine_root())), "limits": limits(**_SMALL)}
+    async with make(keep="task", **settings) as sandbox:
+        (await sandbox.run("echo one > a")).check()
+    before, disks = store.kept.find("task"), store.disks.list()
+    with monkeypatch.context() as patch:
+        patch.setattr(State, "listen", _change_and_fail)
+        with pytest.raises(Unsupported, match="not now"):
+            await promote("task", Trust.HOSTILE)
+    after = store.kept.find("task")
+    assert (after.disk, after.policy) == (before.disk, before.policy)
+    assert store.disks.list() == disks
+    async with Sandbox(keep="task") as sandbox:
+        assert sandbox.guest.runtime == "namespace"
+        assert (await sandbox.run(["cat", "a"])).stdout == "one\n"
 
 
 async def _change_and_fail(state: State) -> None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Self
 from cloister.errors import AlreadyExists, NotFound, RequestError
 from cloister.model import SandboxId, VolumeMode, quote
 from cloister.node.holding import as_held, is_by_size
+from cloister.node.machine_disk import move_into_machine
 from cloister.node.node import Node
 from cloister.node.stock import open_store
 from cloister.policy import ImageRoot, Policy, Storage, read_policy
@@ -126,12 +127,19 @@ class Workspace:
 
     def _new_disk(self, base: Snapshot | None) -> Disk:
         limits = self._policy.limits
-        return self._store.disks.create(
+        disk = self._store.disks.create(
             f"{self._id}-{secrets.token_hex(4)}",
             base=base,
             limit_bytes=None if self._is_by_size else limits.disk,
             limit_inodes=None if self._is_by_size else limits.inodes,
         )
+        if self._is_by_size and base is not None:
+            try:
+                move_into_machine(disk, (disk.path, *disk.lowers), limits)
+            except BaseException:
+                self._store.disks.remove(disk)
+                raise
+        return disk
 
     def _keep_as(self, keep: str) -> None:
         if self.disk is None:

@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
+import secrets
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from cloister.errors import RequestError
+from cloister.errors import Busy, RequestError
 from cloister.model import Trust, quote
-from cloister.node import open_store
+from cloister.node import Node, open_store
+from cloister.node.machine_disk import move_into_machine
 from cloister.policy import STRENGTHS, Policy, read_policy
+from cloister.runtime.microvm.stored import has_machine
+from cloister.sandbox.remembering import to_the_end
 from cloister.sandbox.sandbox import Sandbox
+
+if TYPE_CHECKING:
+    from cloister.store import Disk, KeptSandbox, Store
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,11 +46,67 @@ async def promote(name: str, trust: Trust, *, weaker: bool = False) -> Promoted:
             f'{quote(name)} is behind a wall for trust = "{before.trust.value}", which is stronger '
             f'than one for "{trust.value}"; say so (--weaker) if that is what you want'
         )
-    async with Sandbox(_with_trust(before, trust), keep=name) as sandbox:
+    after = _with_trust(before, trust)
+    async with _disk_for(store, name, after), Sandbox(after, keep=name) as sandbox:
         wall = sandbox.guest.runtime
         if sandbox.recording is not None:
             sandbox.recording.promoted(before.trust.value, trust.value, wall)
     return Promoted(before.trust, trust, wall)
+
+
+@contextlib.asynccontextmanager
+async def _disk_for(store: Store, name: str, policy: Policy) -> AsyncIterator[None]:
+    """Have what is kept on a disk of its own for the new wall, where that is a machine's.
+
+    What it had stays until the new wall has stood once, and is what it has if that fails.
+    """
+    moved = None
+    if Node.current().runtime_for(policy).name == "microvm":
+        moved = await to_the_end(asyncio.to_thread(_move, store, name, policy))
+    if moved is None:
+        yield
+        return
+    before, disk = moved
+    try:
+        yield
+    except BaseException:
+        await asyncio.shield(asyncio.to_thread(_move_back, store, before, disk))
+        raise
+    await asyncio.shield(asyncio.to_thread(_remove, store, before.disk))
+
+
+def _move(store: Store, name: str, policy: Policy) -> tuple[KeptSandbox, Disk] | None:
+    with store.kept.lock(name):
+        kept = store.kept.find(name)
+        old = store.disks.find(kept.disk)
+        benches = (old.path, *old.lowers)
+        if has_machine([str(bench) for bench in benches]):
+            return None
+        made = store.disks.create(f"promoted-{secrets.token_hex(8)}", limit_bytes=None)
+        try:
+            move_into_machine(made, benches, policy.limits)
+            text = json.dumps(policy.as_dict(), sort_keys=True)
+            # Disk and wall at once: whoever opens it has either the old pair or the new one.
+            store.kept.update(name, disk=made.id, policy=text)
+        except BaseException:
+            store.disks.remove(made)
+            raise
+        return kept, made
+
+
+def _remove(store: Store, disk: str) -> None:
+    store.disks.remove(store.disks.find(disk))
+
+
+def _move_back(store: Store, before: KeptSandbox, disk: Disk) -> None:
+    try:
+        lock = store.kept.lock(before.name)
+    except Busy:
+        # Somebody else has begun to use it where it is now.
+        return
+    with lock:
+        store.kept.update(before.name, disk=before.disk, policy=before.policy)
+        store.disks.remove(disk)
 
 
 def _with_trust(policy: Policy, trust: Trust) -> Policy:

@@ -14,14 +14,21 @@ from cloister.runtime.microvm.images import copy_of, named_copy
 # Beside the trees of other walls, so that it is copied, merged and counted as those are.
 _UPPER = "upper"
 NAME = f"{_UPPER}/machine.img"
+# Of a disk in the store that nobody but the machine holds to a size.
+USUAL_DISK_BYTES = 2**30
 _PART = f"{_UPPER}/machine.part"
 
 
-def disk_bytes(stored: Sequence[str], limit_bytes: int | None, usual_bytes: int) -> int:
+def has_machine(stored: Sequence[str]) -> bool:
+    """Whether the disk in these directories, the newest first, is that of a machine."""
+    return _found(stored) is not None
+
+
+def disk_bytes(stored: Sequence[str], limit_bytes: int | None) -> int:
     """Return the size of the disk: that of the one there is, which does not change any more."""
     found = _found(stored)
     if found is None:
-        return limit_bytes or usual_bytes
+        return limit_bytes or USUAL_DISK_BYTES
     size = found.stat().st_size
     if limit_bytes is not None and limit_bytes // _BLOCK * _BLOCK != size:
         raise Unsupported(
@@ -41,7 +48,18 @@ def disk_to_begin(stored: Sequence[str], template: Path) -> int:
     own, *sealed = (Path(path) for path in stored)
     if (own / NAME).exists():
         return _opened(own)
-    return _copied(_found([str(path) for path in sealed]) or template, own)
+    found = _found([str(path) for path in sealed])
+    if found is None and any(_has_trees(path) for path in (own, *sealed)):
+        raise Unsupported(
+            "the files of this sandbox are not in a machine; `cloister promote NAME --trust "
+            "hostile` moves them there"
+        )
+    return _copied(found or template, own)
+
+
+def _has_trees(bench: Path) -> bool:
+    upper = bench / _UPPER
+    return upper.is_dir() and any(entry.is_dir() for entry in upper.iterdir())
 
 
 def disk_of_memory(stored: Sequence[str]) -> int:

@@ -22,8 +22,6 @@ _OWN_THREADS = 64
 _STATE_BYTES = 64 * 2**20
 _MOST_PROCESSORS = 16
 _MOST_LAYERS = 16
-# Of a disk in the store that nobody but the machine holds to a size.
-_USUAL_DISK_BYTES = 2**30
 
 
 def shape_of(policy: Policy, layers: int, stored: Sequence[str] = ()) -> Shape:
@@ -40,7 +38,7 @@ def shape_of(policy: Policy, layers: int, stored: Sequence[str] = ()) -> Shape:
         memory_bytes=limits.memory or 0,
         processors=_processors(limits.cpus),
         layers=layers,
-        disk_bytes=disk_bytes(stored, limits.disk, _USUAL_DISK_BYTES),
+        disk_bytes=disk_bytes(stored, limits.disk),
         inodes=limits.inodes,
         is_kept=bool(stored),
     )
