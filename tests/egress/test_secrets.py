@@ -20,11 +20,15 @@ from typing import Any
 import pytest
 
 from cloister import Sandbox
+from cloister.errors import Denied
 from cloister.ledger import Requested, Responded, SecretBlocked, SecretUsed
 from cloister.ledger.reading import make_receipt, read_entries
 from cloister.model import Limits
 from cloister.node import Node
 from cloister.policy import Effect, Egress
+from cloister.server.records import Records
+from cloister.server.tenancy import TenantName
+from cloister.server.vault import Vault
 from cloister.store.place import state_directory
 
 LOOPBACK = "127.0.0.1"
@@ -133,6 +137,38 @@ async def test_the_value_is_found_nowhere_but_at_its_host(
     assert found_in(state, canary.encode()) == []
     assert found_in(Path("/run/cloister"), canary.encode()) == []
     assert canary not in repr(traffic) + repr(sandbox.policy) + printed
+
+
+async def test_what_a_tenant_stored_reaches_its_host_and_no_other(
+    echoing: Echo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key = tmp_path / "owner.key"
+    key.write_text("5a" * 32)
+    key.chmod(0o600)
+    monkeypatch.setenv("CLOISTER_MEMORY_KEY", str(key))
+    canary, port = f"ghp_{secrets.token_hex(18)}", echoing.port
+    records = Records.open(f"sqlite:///{tmp_path}/records/server.db")
+    try:
+        vault, acme = Vault(records), TenantName("acme")
+        await vault.put(acme, "STORED", canary, [f"web.test:{port}"])
+        table = table_of(port, **{"from": "tenant:STORED"})
+        sandbox = Sandbox(egress=egress_of(port), secrets=table)
+        sandbox.belongs_to(acme, vault.reader(acme))
+        async with sandbox:
+            ask = f'curl -sS -m 10 -H "Authorization: Bearer $TOKEN" https://web.test:{port}/'
+            said = await sandbox.run(f"{ask}; env")
+        assert echoing.authorizations == [f"Bearer {canary}"]
+        assert canary not in said.stdout
+
+        table["TOKEN"]["hosts"] = [f"other.test:{port}"]
+        other = Sandbox(egress=egress_of(port), secrets=table)
+        other.belongs_to(acme, vault.reader(acme))
+        with pytest.raises(Denied, match=r"is not for other\.test"):
+            await other.open()
+        assert len(echoing.authorizations) == 1
+    finally:
+        records.close()
+    assert found_in(tmp_path, canary.encode()) == []
 
 
 def _environs_of_children(canary: bytes) -> list[str]:

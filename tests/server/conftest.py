@@ -28,7 +28,14 @@ class Server:
         self.config = directory / "server.toml"
         self.config.write_text(settings)
         self.socket = directory / "server.sock"
-        self.environment = {**os.environ, "CLOISTER_STATE": str(directory / "state")}
+        key = directory / "owner.key"
+        key.write_text("5a" * 32)
+        key.chmod(0o600)
+        self.environment = {
+            **os.environ,
+            "CLOISTER_STATE": str(directory / "state"),
+            "CLOISTER_MEMORY_KEY": str(key),
+        }
         self.process: subprocess.Popen[str] | None = None
         self.url = ""
         self._clients: list[httpx.Client] = []

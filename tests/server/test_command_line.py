@@ -58,6 +58,14 @@ def name(cloister: Run) -> Iterator[str]:
     cloister("rm", "--force", one)
 
 
+def test_secrets_are_stored_listed_and_removed(cloister: Run) -> None:
+    cloister("secret", "set", "KEY", "--host", "api.example.org", input="a value of its own\n")
+    (row,) = json.loads(cloister("secret", "ls", "--json").stdout)
+    assert (row["name"], row["hosts"]) == ("KEY", ["api.example.org"])
+    cloister("secret", "rm", "KEY")
+    assert json.loads(cloister("secret", "ls", "--json").stdout) == []
+
+
 def test_what_is_kept_is_used_listed_and_removed_by_its_name(cloister: Run, name: str) -> None:
     (row,) = json.loads(cloister("ls", "--json").stdout)
     assert (row["name"], row["state"]) == (name, "stopped")

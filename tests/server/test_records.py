@@ -15,7 +15,9 @@ from sqlalchemy.engine import make_url
 
 from cloister.errors import AlreadyExists, HostError, NotFound
 from cloister.server.records import Records, SandboxRow
-from cloister.server.records.tables import MIGRATIONS, sandboxes, tokens
+from cloister.server.records.rows import SecretRow
+from cloister.server.records.secret_rows import put_secret
+from cloister.server.records.tables import MIGRATIONS, sandboxes, secrets, tokens
 from cloister.server.records.transfer import dump, load
 from cloister.server.tokens import Tokens, Wish, all_tokens, create_token, revoke
 
@@ -196,17 +198,21 @@ def test_all_rows_go_from_one_kind_of_database_to_another(database: str, tmp_pat
     try:
         create_token(here, Wish("acme", label="ü"))
         asyncio.run(here.add_sandbox(ROW))
-        held, known = dump(here)
-        assert (len(held), known) == (1, [ROW])
-        load(there, held, known)
-        assert dump(there) == (held, known)
+        secret = SecretRow("acme", "TOKEN", ("api.example.org",), "sealed", 1.5)
+        here.do_now(lambda connection: put_secret(connection, secret, 1))
+        everything = dump(here)
+        assert (len(everything.tokens), everything.sandboxes) == (1, [ROW])
+        assert everything.secrets == [secret]
+        load(there, everything)
+        assert dump(there) == everything
         with pytest.raises(AlreadyExists):
-            load(there, held, known)
+            load(there, everything)
         # And back again, where what there was has been lost.
         here.do_now(lambda connection: connection.execute(delete(sandboxes)))
         here.do_now(lambda connection: connection.execute(delete(tokens)))
-        load(here, *dump(there))
-        assert dump(here) == (held, known)
+        here.do_now(lambda connection: connection.execute(delete(secrets)))
+        load(here, dump(there))
+        assert dump(here) == everything
     finally:
         here.close()
         there.close()

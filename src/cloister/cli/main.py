@@ -47,6 +47,7 @@ class Commands(LazyGroup):
         "rewind": "cloister.cli.rewind:rewind",
         "rm": "cloister.cli.ls:rm",
         "run": "cloister.cli.run:run",
+        "secret": "cloister.cli.secret:secret",
         "serve": "cloister.cli.serve:serve",
         "setup": "cloister.cli.setup:setup,cloister.cli.setup_storage:storage,"
         "cloister.cli.setup_gvisor:gvisor,"

@@ -7,19 +7,19 @@ import contextlib
 import importlib.util
 import os
 import stat
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cloister.egress.secrets.placeholder import placeholder_for
-from cloister.errors import CloisterError, Unsupported
+from cloister.errors import CloisterError, RequestError, Unsupported
 from cloister.node.credentials import Credential, mint
 from cloister.node.secret_sources import read_secret
 from cloister.node.secret_value import SecretValue
 from cloister.node.trust_store import STORE_PASSWORD, host_bundle, java_stores
 from cloister.policy import DirectoryRoot, HostRoot, Policy
-from cloister.policy.secrets import Source
+from cloister.policy.secrets import SecretBinding, Source
 from cloister.runtime.ground import Ground
 
 if TYPE_CHECKING:
@@ -41,6 +41,8 @@ _VARIABLES = (
     *("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "NODE_EXTRA_CA_CERTS"),
     *("GIT_SSL_CAINFO", "PIP_CERT", "CARGO_HTTP_CAINFO", "AWS_CA_BUNDLE", "DENO_CERT"),
 )
+# Returns the value of a secret that was stored, or says why it may not be had.
+ReadStored = Callable[[SecretBinding], Awaitable[str]]
 _DAY_S = 86_400.0
 _LONGEST_S = 30 * _DAY_S
 
@@ -92,7 +94,9 @@ class Provisions:
                 raise outcome
 
 
-async def provide(policy: Policy, sandbox: str) -> Provisions | None:
+async def provide(
+    policy: Policy, sandbox: str, read_stored: ReadStored | None = None
+) -> Provisions | None:
     """Return what a sandbox needs for its policy to be kept, or None where it needs nothing."""
     if not policy.has_depth:
         return None
@@ -109,6 +113,8 @@ async def provide(policy: Policy, sandbox: str) -> Provisions | None:
             if binding.source is Source.MINT:
                 credentials.append(await mint(binding, sandbox))
                 values.append(credentials[-1].value)
+            elif binding.source is Source.TENANT:
+                values.append(await _stored(binding, read_stored))
             else:
                 values.append(await read_secret(binding))
         authority, bundle, (store, open_store) = await asyncio.to_thread(_certificates, policy)
@@ -121,6 +127,15 @@ async def provide(policy: Policy, sandbox: str) -> Provisions | None:
     return Provisions(
         authority, bundle, store, open_store, placeholders, tuple(values), tuple(credentials)
     )
+
+
+async def _stored(binding: SecretBinding, read: ReadStored | None) -> SecretValue:
+    if read is None:
+        raise RequestError(
+            f'the secret {binding.name} has from = "tenant:{binding.where}", which is stored on a '
+            "server; set CLOISTER_URL, or name another source"
+        )
+    return SecretValue(binding.name, await read(binding))
 
 
 def _certificates(policy: Policy) -> tuple[Authority, str, tuple[bytes, bytes]]:

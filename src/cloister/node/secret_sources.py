@@ -44,8 +44,8 @@ async def read_secret(binding: SecretBinding) -> SecretValue:
             value = await asyncio.to_thread(_read_keyring, binding)
         case Source.VAULT:
             value = await asyncio.to_thread(_read_vault, binding)
-        case Source.MINT:
-            raise RequestError(f"the secret {binding.name} is minted, not read")
+        case Source.MINT | Source.TENANT:
+            raise RequestError(f"the secret {binding.name} is minted or stored, not read here")
     return SecretValue(binding.name, value)
 
 

@@ -31,13 +31,17 @@ _NOT_FOR_SECRETS = frozenset(
 
 
 class Source(StrEnum):
-    """Where a value is read when a sandbox starts; `mint` makes one for it alone."""
+    """Where a value is read when a sandbox starts; `mint` makes one for it alone.
+
+    `tenant` is stored on a server, by whom the sandbox belongs to.
+    """
 
     ENV = "env"
     FILE = "file"
     COMMAND = "command"
     KEYRING = "keyring"
     VAULT = "vault"
+    TENANT = "tenant"
     MINT = "mint"
 
 

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 class Moduled:
     """Modules are files of WebAssembly for WASI preview 1, which export `_start`."""
 
-    # In whose turn its modules are compiled, where several people share this process.
-    compiles_for: str | None = None
     policy: Policy
     _accounts: Accounts
     _cwd: str

@@ -211,7 +211,7 @@ class Modules:
         async with self._compiling:
             found = await asyncio.to_thread(compiled.find, digest)
             if found is None:
-                async with compile_turns().taken(self._sandbox.compiles_for):
+                async with compile_turns().taken(self._sandbox.owner):
                     found = await _compile_apart(module)
                 try:
                     await asyncio.to_thread(compiled.keep, digest, found)

@@ -1,11 +1,11 @@
-"""What a sandbox was provided with for its way out, from its first start to its end."""
+"""Whose a sandbox is, and what it was provided with for its way out, to its end."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from cloister.node.provisions import Provisions
+    from cloister.node.provisions import Provisions, ReadStored
     from cloister.policy import Policy
     from cloister.sandbox.surroundings import Surroundings
 
@@ -14,6 +14,8 @@ class Provided:
     """Made when it first starts, the same when it goes on after a rewind, gone with it."""
 
     def __init__(self) -> None:
+        # Reads secrets that the sandbox's owner has stored, where there is such a place.
+        self.read_stored: ReadStored | None = None
         self._provisions: Provisions | None = None
 
     async def ready(
@@ -26,7 +28,7 @@ class Provided:
         from cloister.node.provisions import provide
 
         if self._provisions is None:
-            self._provisions = await provide(policy, sandbox)
+            self._provisions = await provide(policy, sandbox, self.read_stored)
         if self._provisions is not None:
             surroundings.provide(self._provisions.env)
         return self._provisions
@@ -36,3 +38,15 @@ class Provided:
         provisions, self._provisions = self._provisions, None
         if provisions is not None:
             await provisions.close()
+
+
+class Belonging:
+    """The part of a sandbox that says whose it is, where several people share a process."""
+
+    owner: str | None = None
+    _provided: Provided
+
+    def belongs_to(self, owner: str, read_stored: ReadStored | None = None) -> None:
+        """Say whose it is, and what reads the secrets that they have stored."""
+        self.owner = owner
+        self._provided.read_stored = read_stored

@@ -49,7 +49,7 @@ from cloister.sandbox.moduled import Moduled
 from cloister.sandbox.observed import Observed
 from cloister.sandbox.permission import Permitting
 from cloister.sandbox.process import Command, Process, require_terminal_size
-from cloister.sandbox.provided import Provided
+from cloister.sandbox.provided import Belonging, Provided
 from cloister.sandbox.span import Span
 from cloister.sandbox.state import State, Wanted
 from cloister.sandbox.stateful import Stateful
@@ -62,7 +62,7 @@ WORKSPACE = "/workspace"
 _DEFAULT_POLICY = Policy()
 
 
-class Sandbox(Elsewhere, Stateful, Permitting, Observed, Moduled, Dialled):
+class Sandbox(Elsewhere, Stateful, Permitting, Observed, Moduled, Dialled, Belonging):
     """A complete, safe, offline sandbox; everything it may do more is in its policy.
 
     Use it as `async with Sandbox() as sandbox:`, or `open()` and `stop()` it yourself.

@@ -15,7 +15,8 @@ from cloister.errors import AlreadyExists, HostError, NotFound, RequestError
 from cloister.model import quote
 from cloister.node.templates import Templates
 from cloister.server.records import Records, SandboxRow, TokenRow
-from cloister.server.records.transfer import dump, load
+from cloister.server.records.rows import SecretRow
+from cloister.server.records.transfer import Everything, dump, load
 from cloister.store import Store
 from cloister.store.place import make_private
 
@@ -36,6 +37,8 @@ class Backup(msgspec.Struct, forbid_unknown_fields=True):
     sandboxes: list[SandboxRow]
     # As they are kept; with the digests of their images, which are not in here.
     templates: list[str]
+    # Sealed under the owner's key, which is not in here.
+    secrets: list[SecretRow] = []
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +53,7 @@ class Counts:
 
 def make_backup(records: Records, store: Store, path: Path) -> Counts:
     """Write everything to a file that only its owner can read; whole, or not at all."""
-    tokens, sandboxes = dump(records)
+    found = dump(records)
     templates = Templates(store).texts()
     key = store.directory / _KEY
     backup = Backup(
@@ -58,12 +61,13 @@ def make_backup(records: Records, store: Store, path: Path) -> Counts:
         version("cloister"),
         time.time(),
         key.read_bytes().hex() if key.exists() else None,
-        tokens,
-        sandboxes,
+        found.tokens,
+        found.sandboxes,
         templates,
+        found.secrets,
     )
     _write(path, msgspec.json.encode(backup))
-    return Counts(len(tokens), len(sandboxes), len(templates))
+    return Counts(len(found.tokens), len(found.sandboxes), len(templates))
 
 
 def restore_backup(records: Records, store: Store, path: Path) -> Counts:
@@ -83,7 +87,7 @@ def restore_backup(records: Records, store: Store, path: Path) -> Counts:
     lost = {row.id for row in without}
     rows = [_ended(row) if row.id in lost else row for row in backup.sandboxes]
     # Last: what was restored before is not seen by anybody without it.
-    load(records, backup.tokens, rows)
+    load(records, Everything(backup.tokens, rows, backup.secrets))
     names = tuple(f"{row.tenant} {row.id}" for row in without)
     return Counts(len(backup.tokens), len(rows), len(backup.templates), names)
 

@@ -42,6 +42,7 @@ from cloister.server.stored import Stored
 from cloister.server.tenancy import TenantName
 from cloister.server.tokens import Caller
 from cloister.server.turns import Turns
+from cloister.server.vault import Vault
 
 log = logging.getLogger("cloister.server")
 
@@ -56,6 +57,7 @@ class Fleet:
         self.settings = settings
         self.quotas = Quotas(settings)
         self.shelves = Shelves(records)
+        self.vault = Vault(records)
         self._remembered = Remembered(records, settings)
         self.stored = Stored(settings, self.quotas, self.shelves, self.of_tenant)
         self._residents: dict[tuple[TenantName, str], Resident] = {}
@@ -261,7 +263,7 @@ class Fleet:
         if self._closing:
             raise GuestGone("the server is being stopped", reason="draining")
         tenant, sandbox = caller.tenant, make()
-        sandbox.compiles_for = tenant
+        sandbox.belongs_to(tenant, self.vault.reader(tenant))
         require_wall(wish.spec, sandbox.policy, caller)
         limits = sandbox.policy.limits
         timeout_s = timeout_of(wish.spec, limits, self.settings)

@@ -214,7 +214,7 @@ class Pool:
     async def _make(self, line: _Line) -> None:
         recipe, begun = line.recipe, time.monotonic()
         sandbox = recipe.make()
-        sandbox.compiles_for = recipe.tenant
+        sandbox.belongs_to(recipe.tenant)
         try:
             await sandbox.open()
             if recipe.prepare is not None:

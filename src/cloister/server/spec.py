@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from typing import Any, Literal
 
 import msgspec
@@ -15,14 +16,15 @@ from cloister.server.tenancy import OWNER, Names
 from cloister.server.tokens import Caller, Role
 
 # What says nothing about the host. A key that is not here, such as one of a later release, is
-# the owner's alone: `secrets.from` runs commands here, and `mount` shows directories.
+# the owner's alone: other sources of secrets run commands here, and `mount` shows directories.
 _TENANT_KEYS = frozenset(
     (
         *("trust", "runtime", "require", "profile", "hostname", "user"),
-        *("storage", "history", "ledger", "root", "limits", "env", "volume", "egress"),
+        *("storage", "history", "ledger", "root", "limits", "env", "volume", "egress", "secrets"),
     )
 )
 _TENANT_ROOT_KEYS = frozenset(("kind", "image"))
+_TENANT_SECRET_KEYS = frozenset(("from", "hosts", "header", "query", "basic_user", "first_use"))
 _TENANT_EGRESS_KEYS = frozenset(("allow", "rule", "budget"))
 _MOST_METADATA_BYTES = 16 * 1024
 
@@ -110,10 +112,22 @@ def _require_tenants(tables: dict[str, Any]) -> None:
         ("root.", tables.get("root"), _TENANT_ROOT_KEYS),
         ("egress.", tables.get("egress"), _TENANT_EGRESS_KEYS),
     )
-    for place, table, known in places:
+    for place, table, known in (*places, *_places_of_secrets(tables.get("secrets"))):
         for key in table if isinstance(table, dict) else ():
             if key not in known:
                 raise _not_theirs(place + key)
+
+
+def _places_of_secrets(tables: object) -> Iterator[tuple[str, object, frozenset[str]]]:
+    for name, table in tables.items() if isinstance(tables, dict) else ():
+        place = f"secrets.{str(name)[:64]}."
+        yield place, table, _TENANT_SECRET_KEYS
+        if isinstance(table, dict) and not str(table.get("from")).startswith("tenant:"):
+            raise ScopeMissing(
+                f"policy {place}from is about the host; store the secret with PUT /v1/secrets/NAME "
+                'and write "tenant:NAME"',
+                scope="admin",
+            )
 
 
 def _not_theirs(key: str) -> ScopeMissing:

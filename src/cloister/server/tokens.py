@@ -39,6 +39,7 @@ SCOPES = (
     *("images:read", "templates:read", "templates:write"),
     *("ledger:read", "usage:read"),
     *("approvals:read", "approvals:write"),
+    *("secrets:read", "secrets:write"),
 )
 # Who lets programs run is not yet who answers their questions: that is said of a token, or not so.
 USUAL_SCOPES = tuple(scope for scope in SCOPES if scope != "approvals:write")

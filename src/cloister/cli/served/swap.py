@@ -48,8 +48,8 @@ _SERVED = {
 # These know by themselves where sandboxes are, or have nothing to do with them.
 _ANYWHERE = frozenset(
     (
-        *("completion", "doctor", "exec", "explain", "hold", "interpreter", "mcp", "run", "serve"),
-        *("setup", "shell", "token", "verify"),
+        *("completion", "doctor", "exec", "explain", "hold", "interpreter", "mcp", "run", "secret"),
+        *("serve", "setup", "shell", "token", "verify"),
     )
 )
 

@@ -27,6 +27,17 @@ class TokenRow:
 
 
 @dataclass(frozen=True, slots=True)
+class SecretRow:
+    """A secret of a tenant, sealed, and the hosts it may be sent to."""
+
+    tenant: str
+    name: str
+    hosts: tuple[str, ...]
+    sealed: str
+    created_at: float
+
+
+@dataclass(frozen=True, slots=True)
 class SandboxRow:
     """A sandbox as it is remembered; `state` is running, kept or ended."""
 

@@ -65,13 +65,28 @@ sandboxes = Table(
     Index("sandboxes_by_request", "tenant", "idempotency", unique=True),
 )
 
+secrets = Table(
+    "secrets",
+    metadata,
+    Column("tenant", String(20), primary_key=True),
+    Column("name", String(100), primary_key=True),
+    Column("hosts", Text, nullable=False),
+    # Opens only with the owner's key, in this row, for these hosts.
+    Column("sealed", Text, nullable=False),
+    Column("created_at", Float, nullable=False),
+)
+
 
 def _first(connection: Connection) -> None:
     metadata.create_all(connection, tables=[tokens, sandboxes])
 
 
+def _second(connection: Connection) -> None:
+    metadata.create_all(connection, tables=[secrets])
+
+
 # Each is run once, in its own transaction, in order; what has been released is never changed.
-MIGRATIONS: tuple[Callable[[Connection], None], ...] = (_first,)
+MIGRATIONS: tuple[Callable[[Connection], None], ...] = (_first, _second)
 
 
 # Any number that nobody else of the database takes: the first bytes of the product's name.

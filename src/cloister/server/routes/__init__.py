@@ -11,6 +11,7 @@ from cloister.server.routes import (
     record,
     running,
     sandboxes,
+    secrets,
     state,
     stock,
 )
@@ -26,6 +27,7 @@ def endpoints() -> list[Endpoint]:
         *ports.ENDPOINTS,
         *state.ENDPOINTS,
         *stock.ENDPOINTS,
+        *secrets.ENDPOINTS,
         *record.ENDPOINTS,
         *approvals.ENDPOINTS,
     ]
