@@ -52,6 +52,19 @@ def test_a_user_made_inside_can_be_used(sandbox: Sandbox) -> None:
     assert result.stdout == "1234\n/home/ann ann\n"
 
 
+def test_python_is_there_under_its_short_name(shared: Sandbox) -> None:
+    assert shared.commands.run("python -c 'print(6 * 7)'").stdout == "42\n"
+
+
+def test_a_command_breaks_off_when_its_sandbox_is_killed() -> None:
+    with Sandbox.create(timeout=120) as one:
+        command = one.commands.run("echo begun; sleep 100", background=True)
+        assert next(iter(command))[0] == "begun\n"
+        one.kill()
+        with pytest.raises(TimeoutException, match="killed or reached its end of life"):
+            command.wait()
+
+
 def test_a_missing_directory_is_refused_by_name(shared: Sandbox) -> None:
     with pytest.raises(InvalidArgumentException, match="cwd '/nowhere' does not exist"):
         shared.commands.run("true", cwd="/nowhere")

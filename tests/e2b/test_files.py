@@ -13,6 +13,7 @@ from e2b.exceptions import (
     FileNotFoundException,
     InvalidArgumentException,
 )
+from e2b.sandbox.commands.command_handle import CommandExitException
 
 
 @pytest.mark.parametrize("path", ["plain", "/home/user/absolute", "~/tilde", "new/sub/dir/deep"])
@@ -27,12 +28,7 @@ def test_what_is_written_is_read_again(shared: Sandbox, path: str) -> None:
 def test_a_file_is_written_as_another_user(shared: Sandbox) -> None:
     shared.files.write("/root/secret", "x", user="root")
     assert shared.files.read("/root/secret", user="root") == "x"
-    with pytest.raises(Exception, match="permission denied"):
-        shared.files.read("/root/secret")
-    shared.commands.run("echo 1 > /tmp/closed; chmod 600 /tmp/closed", user="root")
-    with pytest.raises(Exception, match="permission denied"):
-        shared.files.read("/tmp/closed")
-    assert shared.files.read("/tmp/closed", user="root") == "1\n"
+    assert shared.commands.run("stat -c %U /root/secret", user="root").stdout == "root\n"
 
 
 def test_an_empty_file_stays_empty(shared: Sandbox) -> None:
@@ -66,6 +62,34 @@ def test_metadata_is_kept_with_the_file_until_the_next_upload(sandbox: Sandbox) 
     assert sandbox.files.get_info("renamed").metadata == {"author": "ann", "kind": "draft"}
     sandbox.files.write("renamed", "2")
     assert not sandbox.files.get_info("renamed").metadata
+
+
+def test_metadata_is_listed_and_may_be_set_from_inside(sandbox: Sandbox) -> None:
+    sandbox.files.write("set/above", "1", metadata={"author": "ann"})
+    sandbox.files.write("set/below", "1")
+    script = "import os; os.setxattr('set/below', 'user.e2b.author', b'ben')"
+    sandbox.commands.run(f'python3 -c "{script}"')
+    listed = {each.name: each.metadata for each in sandbox.files.list("set")}
+    assert listed == {"above": {"author": "ann"}, "below": {"author": "ben"}}
+    assert sandbox.files.get_info("set/below").metadata == {"author": "ben"}
+
+
+def test_files_are_written_and_read_where_only_root_may(sandbox: Sandbox) -> None:
+    """As E2B's own daemon does it: by root, for the user."""
+    sandbox.files.write("/app/src/main.py", "1")
+    sandbox.files.make_dir("/data/sets")
+    sandbox.files.write("/opt/tool.txt", "x" * 300_000)
+    owners = sandbox.commands.run(
+        "stat -c %U /app /app/src /app/src/main.py /data/sets /opt/tool.txt"
+    )
+    assert owners.stdout.split() == ["user"] * 5
+    assert sandbox.commands.run("wc -c < /opt/tool.txt").stdout == "300000\n"
+    sandbox.commands.run("echo kept > /root/kept; chmod 600 /root/kept", user="root")
+    assert sandbox.files.read("/root/kept") == "kept\n"
+    assert [each.name for each in sandbox.files.list("/root")] == ["kept"]
+    # The command itself is still the user's.
+    with pytest.raises(CommandExitException):
+        sandbox.commands.run("cat /root/kept")
 
 
 def test_info_tells_what_a_path_is(shared: Sandbox) -> None:

@@ -101,6 +101,56 @@ plt.show()
         assert told == [("a", "group", 1.0), ("b", "group", 2.0)]
 
 
+def test_a_table_of_any_pandas_comes_as_columns(box: Sandbox) -> None:
+    code = """
+class Column(list):
+    def to_json(self, **_):
+        return str(list(self))
+class DataFrame(dict):
+    columns = ["a"]
+    def to_json(self, **_):
+        return "[1]"
+DataFrame.__module__ = MODULE
+DataFrame(a=Column([1, 2]))
+"""
+    for module in ("pandas", "pandas.core.frame"):
+        (result,) = box.run_code(code.replace("MODULE", repr(module))).results
+        assert result.data == {"a": [1, 2]}
+
+
+if HAS_PLOTS:
+
+    def test_a_picture_that_is_shown_or_saved_is_a_result(box: Sandbox) -> None:
+        code = """
+from PIL import Image
+picture = Image.new("RGB", (4, 4), "red")
+picture.show()
+picture.save("red.png")
+"""
+        shown, saved = box.run_code(code).results
+        for result in (shown, saved):
+            assert base64.b64decode(result.png).startswith(b"\x89PNG")
+        assert box.files.get_info("red.png").size > 50
+
+
+def test_a_cell_breaks_off_when_its_sandbox_is_killed() -> None:
+    with Sandbox.create(timeout=120) as one:
+
+        def kill(_: object) -> None:
+            one.kill()
+
+        with pytest.raises(TimeoutException, match="sandbox was killed"):
+            one.run_code("print('begun')\nimport time; time.sleep(100)", on_stdout=kill, timeout=90)
+
+
+def test_a_new_session_is_the_last_of_the_list() -> None:
+    with Sandbox.create(timeout=120) as one:
+        made = one.create_code_context(language="bash")
+        listed = one.list_code_contexts()
+        assert [each.language for each in listed] == ["python", "javascript", "bash"]
+        assert listed[-1].id == made.id
+
+
 def test_ipython_works(box: Sandbox) -> None:
     assert box.run_code("  y = 2\n  y").text == "2"
     assert "sub" in "".join(box.run_code("!echo sub").logs.stdout)

@@ -108,6 +108,13 @@ def test_a_body_goes_in_whole(server: Pointed, inside: Sandbox, chunked: bool) -
     assert answer.content == data[::-1]
 
 
+def test_headers_are_written_as_servers_know_them(server: Pointed, inside: Sandbox) -> None:
+    host = f"8000-{inside.sandbox_id}.localhost"
+    told = httpx.get(server.url, headers={"host": host, "x-own-header": "1"}).text
+    assert "'Host'" in told
+    assert "'X-Own-Header'" in told
+
+
 def test_a_closed_port_and_a_missing_sandbox_are_told_apart(
     server: Pointed, inside: Sandbox
 ) -> None:

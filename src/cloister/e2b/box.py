@@ -56,6 +56,11 @@ class Box:
         # Whether any file was ever given metadata: it is dear to read, and most have none.
         self.has_metadata = False
 
+    @property
+    def may_have_metadata(self) -> bool:
+        """Whether a file may have metadata: by an upload, or by a program that has run inside."""
+        return self.has_metadata or self.processes.has_started
+
     def is_opened_by(self, token: str | None) -> bool:
         """Whether this is its token, compared in constant time."""
         return token is not None and hmac.compare_digest(

@@ -9,6 +9,7 @@ import hmac
 import json
 import os
 import secrets
+import shutil
 import weakref
 from collections.abc import Coroutine, Mapping
 from dataclasses import asdict
@@ -25,6 +26,7 @@ from cloister.store.place import make_private
 
 NOTE = "e2b"
 _KEY_BYTES = 32
+_SEARCHED = "/usr/local/bin:/usr/bin:/bin"
 
 
 class Boxes:
@@ -98,6 +100,14 @@ class Boxes:
         """Have a kernel of the box ready, in the background."""
         self._spawn(_warm(box))
 
+    def equip(self, box: Box) -> None:
+        """Give a sandbox of the host's programs a `python`, before its first program starts."""
+        if shutil.which("python", path=_SEARCHED) is None and shutil.which(
+            "python3", path=_SEARCHED
+        ):
+            task = self._spawn(_add_python(box.sandbox))
+            box.processes.first(task)
+
     async def _until_ended(self, box: Box, resident: Resident) -> None:
         await resident.ended.wait()
         if self._boxes.get(box.id) is box:
@@ -105,10 +115,17 @@ class Boxes:
             del self._residents[box.id]
         await box.close()
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
+
+
+async def _add_python(sandbox: Sandbox) -> None:
+    # Where /usr cannot be changed inside there is none: `python3` is.
+    with contextlib.suppress(CloisterError):
+        await sandbox.run(["ln", "-s", "python3", "/usr/bin/python"], user="root", timeout=30)
 
 
 async def _warm(box: Box) -> None:

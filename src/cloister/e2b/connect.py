@@ -13,8 +13,9 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from cloister.e2b.answers import empty_answer, json_answer, parse_object, read_body
-from cloister.e2b.refusal import CallRefused, refusal_of
+from cloister.e2b.refusal import CallRefused, SandboxOver, is_over, refusal_of
 from cloister.errors import CloisterError
+from cloister.server.cut_off import cut_off
 
 Message = dict[str, Any]
 Unary = Callable[[Message], Awaitable[Message]]
@@ -110,7 +111,10 @@ def _require_plain(request: Request, header: str) -> None:
 
 
 class StreamAnswer(Response):
-    """Frames as they come. It always ends with an end frame, unless the client leaves first."""
+    """Frames as they come, and an end frame, unless the client leaves first or the sandbox ends.
+
+    Then the connection breaks off, which is what clients ask after: is the sandbox still there?
+    """
 
     def __init__(self, messages: AsyncGenerator[Message, None]) -> None:
         self._messages = messages
@@ -119,7 +123,10 @@ class StreamAnswer(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = [(b"content-type", STREAM_TYPE.encode())]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
-        await send_until_gone(self._frames(), receive, send)
+        try:
+            await send_until_gone(self._frames(), receive, send)
+        except SandboxOver:
+            await cut_off(scope, receive)
 
     async def _frames(self) -> AsyncGenerator[bytes, None]:
         end: Message = {}
@@ -128,6 +135,8 @@ class StreamAnswer(Response):
                 async for message in self._messages:
                     yield _frame(0, message)
         except CloisterError as error:
+            if is_over(error):
+                raise SandboxOver from error
             refused = refusal_of(error)
             end = {"error": {"code": refused.code, "message": refused.message}}
         yield _frame(_END, end)
@@ -192,7 +201,7 @@ async def _gathered(
                 coming = asyncio.ensure_future(anext(chunks, None))
                 # One turn of the loop: what is there comes, what is not is not waited for.
                 await asyncio.sleep(0)
-                if not coming.done():
+                if not coming.done() or coming.exception() is not None:
                     break
                 chunk = coming.result()
                 is_last = chunk is None

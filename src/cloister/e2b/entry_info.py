@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import posixpath
 import stat
-from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
@@ -16,21 +15,13 @@ _TYPES = {"file": "FILE_TYPE_FILE", "directory": "FILE_TYPE_DIRECTORY"}
 _PATH_BYTES = 8192
 
 
-async def entry_info(
-    sandbox: Sandbox, path: str, person: Person, metadata: Mapping[str, str] | None = None
-) -> dict[str, Any]:
+async def entry_info(sandbox: Sandbox, path: str, person: Person) -> dict[str, Any]:
     """Return what is at a path; of a link, what it leads to and where that is."""
     found = await sandbox.files.stat(path, follow=False, user=person.user)
-    return await describe(sandbox, path, found, person, metadata)
+    return await describe(sandbox, path, found, person)
 
 
-async def describe(
-    sandbox: Sandbox,
-    path: str,
-    found: Entry,
-    person: Person,
-    metadata: Mapping[str, str] | None = None,
-) -> dict[str, Any]:
+async def describe(sandbox: Sandbox, path: str, found: Entry, person: Person) -> dict[str, Any]:
     """Return the entry of what was found at a path."""
     shown, target = found, None
     if found.target is not None:
@@ -56,8 +47,6 @@ async def describe(
         if shown is found:
             info["type"] = "FILE_TYPE_SYMLINK"
         info["symlinkTarget"] = target
-    if metadata:
-        info["metadata"] = dict(metadata)
     return info
 
 

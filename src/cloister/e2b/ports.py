@@ -61,7 +61,8 @@ async def proxy(box: Box, port: int, request: Request) -> Response:
 def passed_headers(box: Box, port: int, headers: Iterable[tuple[bytes, bytes]]) -> Pairs:
     """Return the headers that a server inside is to see."""
     passed = [
-        (name, value)
+        # Written as Go and browsers write them: not every server inside reads any case.
+        (name.title(), value)
         for name, value in headers
         # What opens this server is not for programs inside, whatever header it comes in.
         if name.lower() not in _NOT_PASSED and not is_token(value.decode("latin-1"))
@@ -69,7 +70,7 @@ def passed_headers(box: Box, port: int, headers: Iterable[tuple[bytes, bytes]]) 
     if box.terms.masked_host is not None:
         host = box.terms.masked_host.replace("${PORT}", str(port)).encode("ascii", "replace")
         passed = [(name, value) for name, value in passed if name.lower() != b"host"]
-        passed.append((b"host", host))
+        passed.append((b"Host", host))
     return passed
 
 

@@ -26,11 +26,20 @@ class ProcessTable:
         self._variables = variables
         self._running: dict[int, Running] = {}
         self._ended: dict[int, Running] = {}
+        self.has_started = False
+        self._first: asyncio.Task[None] | None = None
+
+    def first(self, work: asyncio.Task[None]) -> None:
+        """Have something done before the first program starts."""
+        self._first = work
 
     async def start(self, message: Mapping[str, Any], person: Person) -> Running:
         """Start what a `StartRequest` asks for."""
         started, size = _read_request(message, person)
         argv = [started.program, *started.arguments]
+        if self._first is not None:
+            await asyncio.wait({self._first})
+            self._first = None
         try:
             process = await self._sandbox.start(
                 argv,
@@ -48,6 +57,7 @@ class ProcessTable:
                     "invalid_argument", f"cwd '{started.cwd}' does not exist"
                 ) from None
             raise
+        self.has_started = True
         running = Running(process, started)
         self._ended.pop(running.pid, None)
         self._running[running.pid] = running

@@ -48,6 +48,20 @@ class CallRefused(CloisterError):
         self.status = STATUS[code] if status is None else status
 
 
+class SandboxOver(CallRefused):
+    """The sandbox ended in the middle of a call."""
+
+    def __init__(self) -> None:
+        super().__init__("unavailable", "the sandbox has ended", 502)
+
+
+def is_over(error: CloisterError) -> bool:
+    """Whether an error says that the sandbox itself has ended."""
+    if isinstance(error, Exhausted):
+        return error.limit in ("lifetime", "idle")
+    return isinstance(error, SandboxOver | GuestGone | RuntimeGone)
+
+
 def refusal_of(error: CloisterError) -> CallRefused:
     """Return what a client of this protocol is told about one of our errors."""
     if isinstance(error, CallRefused):

@@ -11,7 +11,7 @@ from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from typing import Any
 
-from cloister.e2b.refusal import CallRefused
+from cloister.e2b.refusal import CallRefused, SandboxOver
 from cloister.errors import CloisterError
 from cloister.model import Result
 from cloister.sandbox import Process
@@ -140,7 +140,7 @@ class Running:
         except CloisterError as error:
             self._failure = error
         except asyncio.CancelledError:
-            self._failure = CallRefused("unavailable", "the sandbox has ended")
+            self._failure = SandboxOver()
             raise
         finally:
             for listener in self._listeners:

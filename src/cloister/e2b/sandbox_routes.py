@@ -68,6 +68,8 @@ async def create(visit: Visit) -> Response:
         resident = await fleet.create(caller, wanted.spec, origin, ahead)
     arrange(visit.desk, resident)
     box = boxes.of(resident)
+    if wanted.is_own:
+        boxes.equip(box)
     if has_kernel:
         boxes.warm(box)
     return json_answer(connection(visit, resident), 201)

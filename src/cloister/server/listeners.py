@@ -19,6 +19,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from cloister.errors import Busy, HostError
 from cloister.model import quote
 from cloister.server.app import App
+from cloister.server.cut_off import closable
 from cloister.server.settings import Settings
 
 _CREDENTIALS = struct.Struct("3i")
@@ -36,6 +37,7 @@ class Patient(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Close what sends no whole request for too long, and what another user opened."""
         super().connection_made(transport)
+        self.app = closable(self.app, transport)
         self._waiting: asyncio.TimerHandle | None = None
         self._writing: asyncio.TimerHandle | None = None
         self._wait()

@@ -22,7 +22,7 @@ def chart_of(figure: Any) -> dict[str, Any] | None:
     if len(charts) == 1:
         return charts[0]
     title = figure.get_suptitle() if hasattr(figure, "get_suptitle") else ""
-    return {"type": "superchart", "title": title, "elements": charts}
+    return {"type": "superchart", "title": title or None, "elements": charts}
 
 
 def _chart(axes: Any) -> dict[str, Any] | None:
@@ -37,14 +37,14 @@ def _chart(axes: Any) -> dict[str, Any] | None:
         if elements:
             return {
                 "type": kind,
-                "title": axes.get_title(),
+                "title": axes.get_title() or None,
                 "elements": elements,
                 **({} if kind == "pie" else _labels(axes)),
                 **(_ticks(axes) if kind in ("scatter", "line") else {}),
             }
     if not axes.has_data():
         return None
-    return {"type": "unknown", "title": axes.get_title(), "elements": []}
+    return {"type": "unknown", "title": axes.get_title() or None, "elements": []}
 
 
 def _wedges(axes: Any) -> list[dict[str, Any]]:
@@ -53,7 +53,8 @@ def _wedges(axes: Any) -> list[dict[str, Any]]:
     return [
         {
             "label": _named(wedge.get_label(), ""),
-            "angle": abs(float(wedge.theta2) - float(wedge.theta1)),
+            # Shares of a circle are kept in single precision.
+            "angle": round(abs(float(wedge.theta2) - float(wedge.theta1)), 4),
             "radius": float(wedge.r),
         }
         for wedge in axes.patches
@@ -118,12 +119,14 @@ def _box(axes: Any, left: float, right: float, bottom: float, top: float) -> dic
 def _bars(axes: Any) -> list[dict[str, Any]]:
     from matplotlib.container import BarContainer
 
-    elements = []
+    elements: list[dict[str, Any]] = []
+    groups: list[str] = []
     for container in axes.containers:
         if not isinstance(container, BarContainer):
             continue
         lies = getattr(container, "orientation", None) == "horizontal"
-        group = _named(container.get_label(), "")
+        group = _named(container.get_label(), f"Group {len(groups)}")
+        groups.append(group)
         for bar in container.patches:
             at = bar.get_y() + bar.get_height() / 2 if lies else bar.get_x() + bar.get_width() / 2
             value = bar.get_width() if lies else bar.get_height()
@@ -166,7 +169,12 @@ def _points(axes: Any, pairs: Any) -> list[list[Any]]:
 
 def _labels(axes: Any) -> dict[str, Any]:
     across, up = axes.get_xlabel(), axes.get_ylabel()
-    return {"x_label": across, "y_label": up, "x_unit": _unit(across), "y_unit": _unit(up)}
+    return {
+        "x_label": across or None,
+        "y_label": up or None,
+        "x_unit": _unit(across),
+        "y_unit": _unit(up),
+    }
 
 
 def _unit(label: str) -> str | None:

@@ -115,9 +115,52 @@ def _add_formatters(shell: Any, charts: str) -> None:
     formatters = shell.display_formatter.formatters
     formatters["e2b/chart"] = ChartFormatter(parent=shell.display_formatter)
     data = formatters["e2b/data"] = DataFormatter(parent=shell.display_formatter)
-    data.for_type_by_name("pandas.core.frame", "DataFrame", _columns)
+    # Since its third major version pandas calls its classes by its own name.
+    for module in ("pandas.core.frame", "pandas"):
+        data.for_type_by_name(module, "DataFrame", _columns)
     for kind in (dict, list):
         formatters["application/json"].for_type(kind, _plain)
+    sys.meta_path.insert(0, _ImagesShown())
+
+
+class _ImagesShown:
+    """Shows the pictures that a cell shows or saves; there is no screen to show them on.
+
+    Whoever never imports Pillow never waits for it.
+    """
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+        if name != "PIL.Image":
+            return None
+        sys.meta_path.remove(self)
+        found = importlib.util.find_spec(name)
+        if found is not None and found.loader is not None:
+            execute = found.loader.exec_module
+
+            def executed(module: Any) -> None:
+                execute(module)
+                _show_images(module)
+
+            found.loader.exec_module = executed  # type: ignore[method-assign]
+        return found
+
+
+def _show_images(module: Any) -> None:
+    from IPython.display import display
+
+    save = module.Image.save
+
+    def show(image: Any, *_: Any, **__: Any) -> None:
+        display(image)
+
+    def saved(image: Any, to: Any, *rest: Any, **named: Any) -> Any:
+        outcome = save(image, to, *rest, **named)
+        if isinstance(to, (str, os.PathLike)):
+            display(image)
+        return outcome
+
+    module.Image.show = show
+    module.Image.save = saved
 
 
 def _columns(frame: Any) -> Any:

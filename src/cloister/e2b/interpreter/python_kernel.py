@@ -40,6 +40,8 @@ class PythonNursery:
             self._process = self._starting = None
         if self._starting is None:
             self._starting = asyncio.ensure_future(self._start())
+            # Whoever waits for it may have left: then nobody asks how it went.
+            self._starting.add_done_callback(lambda task: task.cancelled() or task.exception())
         try:
             await asyncio.shield(self._starting)
         except CloisterError:

@@ -18,8 +18,9 @@ from cloister.e2b.box import Box
 from cloister.e2b.connect import send_until_gone
 from cloister.e2b.interpreter.kernel import Frame
 from cloister.e2b.interpreter.lines import line_of
-from cloister.e2b.refusal import CallRefused, refusal_of
+from cloister.e2b.refusal import CallRefused, SandboxOver, refusal_of
 from cloister.errors import CloisterError
+from cloister.server.cut_off import cut_off
 
 PORT = 49999
 _KEEPALIVE_S = 5.0
@@ -77,13 +78,14 @@ async def _execute(box: Box, request: Request) -> Response:
     sessions = box.sessions
     session = sessions.find(id) if id else await sessions.default(language or None)
     variables = fields.text_table(body, "env_vars")
-    return _Lines(sessions.execute(session, fields.text(body, "code"), variables))
+    return _Lines(box, sessions.execute(session, fields.text(body, "code"), variables))
 
 
 class _Lines(Response):
-    """One JSON object for each line, as they come."""
+    """One JSON object for each line, as they come; broken off where the sandbox ends."""
 
-    def __init__(self, frames: AsyncGenerator[Frame, None]) -> None:
+    def __init__(self, box: Box, frames: AsyncGenerator[Frame, None]) -> None:
+        self._box = box
         self._frames = frames
         super().__init__(media_type="application/json")
 
@@ -97,7 +99,7 @@ class _Lines(Response):
                 return
             first = pending.result()
         except CloisterError as error:
-            refused = refusal_of(error)
+            refused = refusal_of(error if self._box.sandbox.is_running else SandboxOver())
             await PlainTextResponse(refused.message, refused.status)(scope, receive, send)
             return
         finally:
@@ -108,7 +110,10 @@ class _Lines(Response):
                 await self._frames.aclose()
         headers = [(b"content-type", b"application/x-ndjson")]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
-        await send_until_gone(self._lines(first), receive, send)
+        try:
+            await send_until_gone(self._lines(first), receive, send)
+        except SandboxOver:
+            await cut_off(scope, receive)
 
     async def _lines(self, first: Frame | None) -> AsyncGenerator[bytes, None]:
         frame: Frame | None = first
@@ -131,6 +136,8 @@ class _Lines(Response):
                         raise
                     frame = coming.result()
             except CloisterError as error:
+                if not self._box.sandbox.is_running:
+                    raise SandboxOver from error
                 yield _encoded({"type": "error", **_as_error(error)})
                 yield _encoded({"type": "end_of_execution"})
 

@@ -76,9 +76,8 @@ class Sessions:
 
     async def list(self) -> list[CodeSession]:
         """Return all of them in the order they were made, those that exist by default first."""
-        await self.default("python")
-        await self.default("javascript")
-        return list(self._sessions.values())
+        first = [await self.default("python"), await self.default("javascript")]
+        return first + [each for each in self._sessions.values() if each not in first]
 
     def find(self, id: str) -> CodeSession:
         """Return one of them."""
