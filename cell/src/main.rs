@@ -47,7 +47,7 @@ fn main() -> ExitCode {
     }
     match (command.as_str(), arguments.next()) {
         ("zygote", Some(number)) => match number.parse() {
-            Ok(control) => finish(zygote::serve(control)),
+            Ok(control) => finish(zygote::serve(control, zygote::WayOut::Host)),
             Err(_) => usage(),
         },
         ("ticks", None) => match sys::machine::ticks_khz(TICKS_MS) {

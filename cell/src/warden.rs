@@ -94,7 +94,7 @@ fn hear() -> io::Result<(u8, OwnedFd)> {
 
 /// Begin one connection: `u32 address | u16 port`, answered by `u32 errno` and the socket. False when
 /// nobody asks any more.
-fn dial(requests: &OwnedFd) -> io::Result<bool> {
+pub fn dial(requests: &OwnedFd) -> io::Result<bool> {
     let (mut asked, mut fds) = ([0u8; 6], Vec::new());
     if socket::receive(requests.as_raw_fd(), &mut asked, &mut fds)? != asked.len() {
         return Ok(false);

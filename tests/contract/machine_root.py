@@ -8,6 +8,8 @@ import shutil
 import subprocess
 from pathlib import Path
 
+from cloister.runtime.microvm.program import find_program
+
 # Beside what make setup has put there; the same each time, so that disks of it are made once.
 PLACE = Path(__file__).parents[2] / ".venv" / "state" / "microvm"
 _PROGRAMS = (
@@ -32,6 +34,11 @@ _PROGRAMS = (
 )
 _LIBRARY = re.compile(r"(?:=> )?(/\S+) \(0x")
 _STAMP = "4"
+
+
+def has_machines() -> bool:
+    """Whether QEMU is here, and the kernel that `make setup` unpacks; as root, whose it is."""
+    return os.geteuid() == 0 and find_program() is not None and (PLACE / "kernel").is_dir()
 
 
 def machine_root() -> Path:

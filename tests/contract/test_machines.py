@@ -139,7 +139,6 @@ async def test_qemu_that_dies_takes_the_sandbox_with_it_and_nothing_else() -> No
 async def test_what_a_machine_cannot_hold_is_refused() -> None:
     for settings in (
         {"mounts": [Mount(str(PLACE), "/mnt/x", mode="read")]},
-        {"egress": ["example.com"]},
         {"limits": LIMITS.replace(memory="unlimited")},
     ):
         with pytest.raises(Unsupported):

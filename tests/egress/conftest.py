@@ -26,6 +26,8 @@ from cloister.policy import Egress
 from cloister.runtime.gvisor.program import candidates
 from cloister.runtime.namespace.ids import find_sub_ids
 
+from ..contract.machine_root import has_machines
+
 # Names of nobody (RFC 2606), and the address that the gateway of the tests finds for them.
 NAMES = ("web.test", "other.test", "git.test", "a.wild.test")
 LOOPBACK = "127.0.0.1"
@@ -44,27 +46,38 @@ ON_EVERY_WALL = {
 }
 HAS_GVISOR = bool(candidates()) and (os.geteuid() == 0 or find_sub_ids() is not None)
 WALLS = ("namespace", *(("gvisor",) if HAS_GVISOR else ()))
+# All of them behind another wall: `EGRESS_WALL=microvm pytest tests/egress`.
+USUAL_WALL = os.environ.get("EGRESS_WALL", "namespace")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    if metafunc.function.__name__ in ON_EVERY_WALL:
+    if metafunc.function.__name__ in ON_EVERY_WALL and "EGRESS_WALL" not in os.environ:
         metafunc.parametrize("wall", WALLS, indirect=True)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    absent = [item for item in items if item.path.stem == "test_machines" and not has_machines()]
+    absent = [item for item in absent if item.path.parent == Path(__file__).parent]
+    if absent:
+        config.hook.pytest_deselected(items=absent)
+        items[:] = [item for item in items if item not in absent]
 
 
 @pytest.fixture(autouse=True)
 def wall(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """The wall of the sandboxes of a test, where it names none itself."""
-    name: str = getattr(request, "param", "namespace")
+    name: str = getattr(request, "param", USUAL_WALL)
     monkeypatch.setenv("CLOISTER_RUNTIMES", f"internal={name}")
     return name
 
 
 @dataclass
 class FarEnd:
-    """A server: its port, and all it was asked for, as (Host, path)."""
+    """A server: its port, all it was asked for, as (Host, path), and with which authorization."""
 
     port: int
     asked: list[tuple[str | None, str]] = field(default_factory=list)
+    told: list[str | None] = field(default_factory=list)
     connections: int = 0
 
     @property
@@ -86,6 +99,7 @@ class _Answering(http.server.SimpleHTTPRequestHandler):
 
     def do_GET(self) -> None:
         self.end.asked.append((self.headers["Host"], self.path))
+        self.end.told.append(self.headers["Authorization"])
         super().do_GET()
 
     def do_POST(self) -> None:

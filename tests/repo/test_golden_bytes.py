@@ -45,6 +45,7 @@ from cloister.wire import (
     Hello,
     Message,
     Pong,
+    Refused,
     Started,
     decode_message,
 )
@@ -184,7 +185,10 @@ READ: dict[str, tuple[int, Message]] = {
     "from-guest-held": (10, Held()),
     "from-guest-accepted": (FIRST_OF_GUEST, Accepted(0, 0xC612_0001, 443)),
     "from-guest-asked": (FIRST_OF_GUEST + 1, Asked(b"q\0\xff")),
+    "from-guest-refused": (FIRST_OF_GUEST + 2, Refused(b"r\0\xff")),
 }
+# What ends with bytes of any number.
+TO_THE_END = ("from-guest-data", "from-guest-asked", "from-guest-refused")
 
 PARCEL = (
     parcel.Entry(parcel.DIRECTORY, 0o755, 1_700_000_000_000_000_001, 0, b"", b""),
@@ -234,10 +238,10 @@ def test_what_the_guest_writes_is_understood(golden: dict[str, bytes], name: str
 @pytest.mark.parametrize("name", READ)
 def test_one_byte_more_or_less_is_refused(golden: dict[str, bytes], name: str) -> None:
     (frame,) = Assembler().feed(golden[name])
-    if "data" not in name and "asked" not in name:
+    if "data" not in name and name not in TO_THE_END:
         with pytest.raises(ProtocolViolation):
             decode_message(frame._replace(payload=frame.payload + b"\0"))
-    if frame.payload and name not in ("from-guest-data", "from-guest-asked"):
+    if frame.payload and name not in TO_THE_END:
         with pytest.raises(ProtocolViolation):
             decode_message(frame._replace(payload=frame.payload[:-1]))
 

@@ -14,6 +14,7 @@ pub mod step;
 
 use crate::plan::{Drill, Kernel, Plan};
 use crate::sys::{process, wall};
+use crate::zygote::egress::Doors;
 use std::os::unix::io::{OwnedFd, RawFd};
 use step::{refuse, At, LaunchError, Step};
 
@@ -22,6 +23,8 @@ pub struct Inheritance {
     pub control: OwnedFd,
     /// Where a program that takes the guest's place says what went wrong.
     pub log: Option<OwnedFd>,
+    /// The sockets of its way out, where it carries that itself.
+    pub doors: Doors,
     /// Owned by whoever reports the outcome over it.
     pub sync: RawFd,
 }

@@ -12,6 +12,7 @@ use std::os::unix::io::AsRawFd;
 pub fn close_inherited(held: &Inheritance) -> io::Result<()> {
     let mut kept = vec![held.control.as_raw_fd(), held.sync];
     kept.extend(held.log.as_ref().map(AsRawFd::as_raw_fd));
+    kept.extend(held.doors.numbers());
     fd::close_all_but(&kept)
 }
 

@@ -6,6 +6,7 @@ use super::link::Link;
 use crate::sys::fd::{self, Wait};
 use crate::sys::{libc, socket};
 use crate::wire::message::{ToHost, FIRST_OF_GUEST};
+use crate::zygote::egress::Doors as HandedDoors;
 use std::collections::VecDeque;
 use std::io;
 use std::os::unix::io::{AsRawFd, OwnedFd};
@@ -18,11 +19,15 @@ const LED: u8 = 0;
 const MOST_CONNECTIONS: usize = 256;
 const MOST_QUESTIONS: usize = 64;
 const LONGEST_QUESTION: usize = 4096;
+/// A record has the first 128 bytes of a packet, and as much again about it.
+const LONGEST_REPORT: usize = 1024;
 
 pub struct Doors {
     /// All TCP, questions for names by TCP, the two proxies; by their number on the wire.
     listening: [OwnedFd; 4],
     names: OwnedFd,
+    /// The kernel's word on packets that it refused, where it has one.
+    refused: Option<OwnedFd>,
     open: usize,
     last_id: u32,
     asking: VecDeque<(u32, socket::Peer)>,
@@ -39,7 +44,22 @@ impl Doors {
         ];
         let names = socket::datagram_loopback(0)?;
         lead([socket::port(&listening[0])?, socket::port(&names)?, socket::port(&listening[1])?])?;
-        Ok(Doors { listening, names, open: 0, last_id: FIRST_OF_GUEST - 1, asking: VecDeque::new() })
+        Ok(Doors::new(listening, names, None))
+    }
+
+    /// Those that the launcher has opened and everything is led to; None where there is no way out.
+    pub fn handed(doors: HandedDoors) -> io::Result<Option<Doors>> {
+        if doors.0.is_empty() {
+            return Ok(None);
+        }
+        let [tcp, names, names_tcp, http, socks, refused] =
+            <[OwnedFd; 6]>::try_from(doors.0).map_err(|_| io::Error::from_raw_os_error(libc::EBADF))?;
+        fd::set_nonblocking(&refused, true)?;
+        Ok(Some(Doors::new([tcp, names_tcp, http, socks], names, Some(refused))))
+    }
+
+    fn new(listening: [OwnedFd; 4], names: OwnedFd, refused: Option<OwnedFd>) -> Doors {
+        Doors { listening, names, refused, open: 0, last_id: FIRST_OF_GUEST - 1, asking: VecDeque::new() }
     }
 
     pub fn add_waits(&self, waits: &mut Vec<Wait>, link_has_room: bool) {
@@ -49,6 +69,8 @@ impl Doors {
         }
         let names = if link_has_room { self.names.as_raw_fd() } else { -1 };
         waits.push(fd::wait_for(names, libc::POLLIN));
+        let refused = self.refused.as_ref().filter(|_| link_has_room);
+        waits.push(fd::wait_for(refused.map_or(-1, AsRawFd::as_raw_fd), libc::POLLIN));
     }
 
     pub fn serve(&mut self, waits: &[Wait], link: &mut Link, ducts: &mut Vec<Duct>) -> io::Result<()> {
@@ -95,6 +117,23 @@ impl Doors {
             }
             self.asking.push_back((id, peer));
             link.say(id, &ToHost::Asked { bytes: buffer[..count].to_vec() })?;
+        }
+        Ok(())
+    }
+
+    /// Pass on what the kernel says of packets; where it had more to say than it keeps, some is lost.
+    /// `waits` are those of `add_waits`.
+    pub fn report_refused(&mut self, waits: &[Wait], link: &mut Link) -> io::Result<()> {
+        let mut buffer = [0u8; LONGEST_REPORT];
+        while waits[self.listening.len() + 1].revents != 0 && link.has_room() {
+            let read = self.refused.as_ref().map(|refused| fd::read(refused.as_raw_fd(), &mut buffer));
+            match read {
+                Some(Ok(count @ 1..)) => {
+                    let id = self.next_id();
+                    link.say(id, &ToHost::Refused { bytes: buffer[..count].to_vec() })?;
+                }
+                _ => break,
+            }
         }
         Ok(())
     }

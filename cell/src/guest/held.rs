@@ -41,6 +41,11 @@ impl Guest {
             return Err(io::Error::from_raw_os_error(libc::EPROTO));
         }
         let jobs = &self.jobs;
+        let (ours, others) =
+            self.ducts.drain(..).partition::<Vec<_>, _>(|duct| super::doors::is_ours(duct.job));
+        // Cut, and not ended: a program would take what it has of an answer for all of it.
+        ours.into_iter().for_each(|duct| drop(duct.cut()));
+        self.ducts = others;
         self.ducts.retain(|duct| jobs.has(duct.job));
         self.ducts.iter_mut().for_each(super::Duct::forsake);
         if let Some(doors) = &mut self.doors {

@@ -24,6 +24,7 @@ use crate::sys::kept::KEEPER_SIGNAL;
 use crate::sys::{libc, process};
 use crate::wire::message::{ToGuest, ToHost};
 use crate::wire::GENERATION;
+use crate::zygote::egress::Doors as HandedDoors;
 use doors::Doors;
 use duct::Duct;
 use groups::Groups;
@@ -76,14 +77,16 @@ struct Guest {
 }
 
 /// Serve until the host closes the connection. The end of this process is the end of the sandbox.
-pub fn serve(control: OwnedFd, plan: &Plan, facts: Vec<u8>) -> ! {
+pub fn serve(control: OwnedFd, plan: &Plan, facts: Vec<u8>, doors: HandedDoors) -> ! {
     let house = House {
         stream_transport: plan.stream_transport,
         root_caps: plan.root_caps,
         open_files: plan.open_files,
         change_identity: plan.uid_map.iter().map(|range| range.count).sum::<u32>() > 1,
     };
-    let code = match run(control, house, facts, Extra::default()) {
+    let code = match Doors::handed(doors)
+        .and_then(|doors| run(control, house, facts, Extra { doors, ..Extra::default() }))
+    {
         Ok(()) => 0,
         Err(_) => 1,
     };
@@ -131,6 +134,10 @@ fn run(control: OwnedFd, house: House, facts: Vec<u8>, extra: Extra) -> io::Resu
         fd::poll(&mut waits, if hurry { 0 } else { -1 })?;
 
         guest.jobs.serve_starting(&waits[2..first_door], &mut guest.link)?;
+        // Before the end of a program that was refused something: who hears of that asks what it was.
+        if let Some(doors) = &mut guest.doors {
+            doors.report_refused(&waits[first_door..first_duct], &mut guest.link)?;
+        }
         // What has ended comes before what is to begin, which may then be started directly.
         if waits[1].revents != 0 {
             drain(&signals)?;

@@ -4,6 +4,7 @@
 //! Up to the last letter it knows nothing of the sandbox it is for: that is the moment at which a
 //! machine is saved, and from which every other of its kind goes on.
 
+mod given;
 mod letters;
 mod modules;
 pub mod start;
@@ -17,7 +18,7 @@ use std::io;
 use std::os::unix::io::{AsRawFd, OwnedFd};
 
 /// Where the launcher finds what a plan for here names.
-const PLACES: &[&str] = &["dev", "proc", "sys", "etc", "layers", "scratch", "groups", "launcher"];
+const PLACES: &[&str] = &["dev", "proc", "sys", "etc", "layers", "scratch", "groups", "launcher", "given"];
 const CONTROLLERS: &[u8] = b"+pids +memory";
 /// A renewal: the time and bytes that nobody else has, before anything of a sandbox is there.
 const RENEW: u8 = 64;
@@ -25,6 +26,9 @@ const RENEW: u8 = 64;
 const TELL: u8 = 65;
 /// Say that what came before is done.
 const ANSWER: u8 = 70;
+/// A part of a file that is shown inside, and how many such letters are at the desk before a launch.
+const GIVE: u8 = 66;
+const GIVEN: u8 = 67;
 const MAX_REPLY: usize = 16 * 1024;
 const FIRST_DISK: u8 = b'a';
 const SCRATCH: &str = "/scratch";
@@ -73,7 +77,7 @@ fn begin(disks: Disks) -> io::Result<()> {
     mount_groups()?;
     raise_limits()?;
     let mut port = Port::open(WIRE)?;
-    let desk = Port::open(DESK)?;
+    let mut desk = Port::open(DESK)?;
     let (launcher, pid) = start_launcher()?;
     expect(&launcher, AWAKE)?;
     loop {
@@ -86,6 +90,15 @@ fn begin(disks: Disks) -> io::Result<()> {
                 // What is saved now goes with what is on the scratch disk now.
                 machine::sync();
                 port.say_ready()?;
+            }
+            Some(&GIVEN) => {
+                for _ in 0..letter.get(1).copied().unwrap_or(0) {
+                    match desk.read()?.split_first() {
+                        Some((&GIVE, part)) => given::write(part)?,
+                        _ => return Err(io::Error::from_raw_os_error(libc::EPROTO)),
+                    }
+                }
+                desk.say_done()?;
             }
             Some(&LAUNCH) => {
                 if disks.is_kept {
@@ -122,6 +135,7 @@ fn attend(launcher: &OwnedFd, pid: process::Pid, mut desk: Port) -> io::Result<(
             Some(&ANSWER) => desk.say_done()?,
             Some(&RENEW) => renew(&letter[1..])?,
             Some(&TELL) => tell(pid, &letter[1..])?,
+            Some(&GIVE) => given::write(&letter[1..])?,
             _ => return Err(io::Error::from_raw_os_error(libc::EPROTO)),
         }
     }
@@ -235,7 +249,7 @@ fn start_launcher() -> io::Result<(OwnedFd, process::Pid)> {
         let number = theirs.as_raw_fd();
         // Taken over by number there.
         std::mem::forget(theirs);
-        let failed = zygote::serve(number).is_err();
+        let failed = zygote::serve(number, zygote::WayOut::Guest).is_err();
         process::exit(i32::from(failed));
     }
     Ok((ours, pid))

@@ -25,6 +25,7 @@ pub const PONG: u8 = 36;
 pub const HELD: u8 = 37;
 pub const ACCEPTED: u8 = 38;
 pub const ASKED: u8 = 39;
+pub const REFUSED: u8 = 40;
 
 /// Requests that the guest makes have numbers from here on.
 pub const FIRST_OF_GUEST: u32 = 1 << 31;
@@ -160,6 +161,10 @@ pub enum ToHost {
     Asked {
         bytes: Vec<u8>,
     },
+    /// What the kernel inside says of a packet that it refused.
+    Refused {
+        bytes: Vec<u8>,
+    },
 }
 
 impl ToGuest {
@@ -267,6 +272,10 @@ impl ToHost {
             ToHost::Asked { bytes } => {
                 w.bytes.extend_from_slice(bytes);
                 ASKED
+            }
+            ToHost::Refused { bytes } => {
+                w.bytes.extend_from_slice(bytes);
+                REFUSED
             }
         };
         frame::encode(kind, id, &w.bytes)

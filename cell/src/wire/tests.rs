@@ -141,6 +141,7 @@ fn what_the_guest_writes_is_golden() {
             ToHost::Accepted { door: 0, address: 0xC612_0001, port: 443 },
         ),
         ("from-guest-asked", FIRST_OF_GUEST + 1, ToHost::Asked { bytes: b"q\x00\xff".to_vec() }),
+        ("from-guest-refused", FIRST_OF_GUEST + 2, ToHost::Refused { bytes: b"r\x00\xff".to_vec() }),
     ];
     for (name, id, message) in &written {
         assert_eq!(message.encode(*id), golden(name), "{name}");

@@ -27,7 +27,7 @@ const LOOPBACK_V6: [u8; 16] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1];
 /// In the order in which the host takes them: all TCP, questions for names by UDP and by TCP, the
 /// two proxies, and what was refused.
 #[derive(Default)]
-pub struct Doors(Vec<OwnedFd>);
+pub struct Doors(pub Vec<OwnedFd>);
 
 impl Doors {
     pub fn numbers(&self) -> Vec<i32> {

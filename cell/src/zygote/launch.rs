@@ -1,6 +1,7 @@
 //! One launch: the launcher's half of the steps, and the cell it leaves behind.
 
 use super::cgroup::{Groups, Parent};
+use super::egress::Doors;
 use super::rootless;
 use super::views::Views;
 use crate::contain::root::{DISK, FOREIGN, GO, MOUNT, OWNED, SHOWN};
@@ -32,10 +33,11 @@ pub struct Nursery {
 }
 
 /// What came with a launch: the guest's end of its connection and, where another program takes its
-/// place, somewhere for that to say what went wrong.
+/// place, somewhere for that to say what went wrong. `doors` are those that the guest keeps.
 pub struct Ends {
     pub control: OwnedFd,
     pub log: Option<OwnedFd>,
+    pub doors: Doors,
 }
 
 /// A sandbox as the launcher knows it.
@@ -115,12 +117,13 @@ impl Nursery {
         };
         let filter =
             self.filters.iter().find(|(known, _)| *known == options).map(|(_, filter)| filter.as_slice());
-        let held = Inheritance { control: ends.control, log: ends.log, sync: sync.as_raw_fd() };
+        let Ends { control, log, doors } = ends;
+        let held = Inheritance { control, log, doors, sync: sync.as_raw_fd() };
         match contain(plan, filter.unwrap_or(&[]), &held) {
             // What it found to be true goes to the host with its first words.
             Ok(facts) => {
                 drop(sync);
-                crate::guest::serve(held.control, plan, facts)
+                crate::guest::serve(held.control, plan, facts, held.doors)
             }
             Err(error) => {
                 let mut report = Writer::default();

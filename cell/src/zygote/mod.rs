@@ -46,12 +46,22 @@ pub struct Zygote {
     nursery: Option<Nursery>,
     /// Whether the network namespace the launcher lives in has not been given to a sandbox yet.
     fresh_network: bool,
+    way_out: WayOut,
     next_group: u64,
     cells: HashMap<u64, Cell>,
 }
 
+/// Who has the sockets of a sandbox's one way out.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum WayOut {
+    /// The host, which they are handed to.
+    Host,
+    /// The guest, in a machine that no descriptor leaves: it carries what connects over the wire.
+    Guest,
+}
+
 /// Serve the host on an inherited socket until it closes.
-pub fn serve(control: RawFd) -> io::Result<()> {
+pub fn serve(control: RawFd, way_out: WayOut) -> io::Result<()> {
     let host = crate::sys::fd::adopt(control)?;
     own_memory::keep_heap_still();
     // Where the kernel does not let us, every clone finds its code anew: slower, and nothing else.
@@ -76,6 +86,7 @@ pub fn serve(control: RawFd) -> io::Result<()> {
         syscalls,
         nursery: None,
         fresh_network: false,
+        way_out,
         next_group: 0,
         cells: HashMap::new(),
     };
@@ -208,7 +219,7 @@ impl Zygote {
         // In the order in which they were sent.
         let log = if plan.kernel.is_some() { fds.pop() } else { None };
         let ends = match (fds.pop(), fds.is_empty()) {
-            (Some(control), true) => Ends { control, log },
+            (Some(control), true) => Ends { control, log, doors: egress::Doors::default() },
             _ => {
                 return self.tell_failed(
                     id,
@@ -237,7 +248,14 @@ impl Zygote {
             Some(nursery) => nursery,
             None => return self.tell_failed(id, b"plan", libc::EINVAL, "a launch before the configuration"),
         };
-        let begun = doors.and_then(|doors| Ok((nursery.launch(self.next_group, &plan, ends)?, doors)));
+        let begun = doors.and_then(|doors| {
+            let (handed, doors) = match self.way_out {
+                WayOut::Host => (egress::Doors::default(), doors),
+                WayOut::Guest => (doors, egress::Doors::default()),
+            };
+            let ends = Ends { doors: handed, ..ends };
+            Ok((nursery.launch(self.next_group, &plan, ends)?, doors))
+        });
         let (cell, doors) = match begun {
             Ok(begun) => begun,
             Err(error) => return self.tell_launch_error(id, &error),

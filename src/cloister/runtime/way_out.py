@@ -15,6 +15,7 @@ from typing import Protocol
 
 from cloister.errors import CloisterError, GuestGone
 from cloister.runtime.doors import HTTP_PROXY_PORT, NAME_SERVER, SOCKS_PORT
+from cloister.runtime.refusals import Refusals
 from cloister.wire import (
     CUT,
     Accepted,
@@ -24,6 +25,7 @@ from cloister.wire import (
     Data,
     Link,
     Message,
+    Refused,
     WireIncoming,
     WireOutgoing,
 )
@@ -57,9 +59,11 @@ _DOORS = {1: _NAMES, 2: (_LOOPBACK, HTTP_PROXY_PORT), 3: (_LOOPBACK, SOCKS_PORT)
 class WayOut:
     """Carries what one sandbox connects to."""
 
-    def __init__(self, link: Link, dialler: Dials) -> None:
+    def __init__(self, link: Link, dialler: Dials, refusals: Refusals | None = None) -> None:
         self._link = link
         self._dialler = dialler
+        # Whoever hears of packets that were refused inside, where that kernel tells.
+        self._refusals = refusals
         self._open: set[asyncio.Task[None]] = set()
         self._asking: set[asyncio.Task[None]] = set()
         link.on_request = self._hear
@@ -71,6 +75,8 @@ class WayOut:
         for task in (*self._open, *self._asking):
             task.cancel()
         self._dialler.close()
+        if self._refusals is not None:
+            self._refusals.close()
 
     def _hear(self, id: int, message: Message) -> None:
         match message:
@@ -78,6 +84,8 @@ class WayOut:
                 self._accept(id, message)
             case Asked() if len(self._asking) < _MOST_QUESTIONS:
                 self._run(self._asking, self._ask(id, message.question))
+            case Refused() if self._refusals is not None:
+                self._refusals.tell(message.record)
             case _:
                 # Of a connection that is over here; or too many questions, which are asked again.
                 return

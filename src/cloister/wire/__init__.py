@@ -20,6 +20,7 @@ from cloister.wire.messages import (
     Hello,
     Message,
     Pong,
+    Refused,
     Started,
     decode_message,
 )
@@ -51,6 +52,7 @@ __all__ = [
     "PipeOutgoing",
     "Pong",
     "Reader",
+    "Refused",
     "Started",
     "WireIncoming",
     "WireOutgoing",

@@ -16,7 +16,7 @@ GENERATION = 3
 
 START, SIGNAL, RESIZE, DIAL, FILE, DATA, CLOSE, CREDIT, PING = range(1, 10)
 HOLD, PROCEED, RENEW, ANSWER = range(10, 14)
-HELLO, STARTED, EXITED, FAILED, PONG, HELD, ACCEPTED, ASKED = range(32, 40)
+HELLO, STARTED, EXITED, FAILED, PONG, HELD, ACCEPTED, ASKED, REFUSED = range(32, 41)
 
 # Requests that the guest makes have numbers from here on.
 FIRST_OF_GUEST = 1 << 31
@@ -28,6 +28,8 @@ _MAX_TEXT = 8192
 _MAX_FACTS = 64 * 1024
 # What a name server is asked fits into this.
 _MAX_QUESTION = 4096
+# A record of the kernel's has the first 128 bytes of a packet, and some words about it.
+_MAX_RECORD = 1024
 # The kernel's own limit (include/linux/err.h); past a C int strerror() raises OverflowError.
 _MAX_ERRNO = 4095
 _EXITED = struct.Struct("<IBBQQQQQI")
@@ -253,7 +255,14 @@ class Asked(NamedTuple):
     question: bytes
 
 
-Message = Hello | Started | Exited | Failed | Data | Close | Credit | Pong | Held | Accepted | Asked
+class Refused(NamedTuple):
+    """What the kernel inside says of a packet that it refused."""
+
+    record: bytes
+
+
+_OfRequests = Started | Exited | Failed | Data | Close | Credit | Pong | Held
+Message = Hello | _OfRequests | Accepted | Asked | Refused
 
 
 def decode_message(frame: Frame) -> Message:
@@ -293,6 +302,13 @@ def decode_message(frame: Frame) -> Message:
                     f"a question of {len(question)} bytes; the limit is {_MAX_QUESTION}"
                 )
             return Asked(question)
+        case 40:
+            record = r.rest()
+            if len(record) > _MAX_RECORD:
+                raise ProtocolViolation(
+                    f"a record of {len(record)} bytes; the limit is {_MAX_RECORD}"
+                )
+            return Refused(record)
         case _:
             raise ProtocolViolation(f"message of unknown kind {frame.kind}")
     r.end()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from collections.abc import Sequence
 
 from cloister.errors import GuestGone, ProtocolViolation
 from cloister.runtime.memory import Renewal
@@ -29,13 +30,23 @@ class Desk:
         packet = Writer().u8(_FREEZE).u64(_SANDBOX).flag(frozen).done()
         await self._ask(sealed_letter(packet), within_s)
 
-    async def renew(self, time_ns: int) -> None:
-        """Give a machine in which no program has run the time and new chance."""
-        await self._ask(renewal_letter(time_ns) + sealed_letter(Writer().u8(_ANSWER).done()))
+    async def renew(self, time_ns: int, given: Sequence[bytes]) -> None:
+        """Give a machine in which no program has run the time, new chance and its files."""
+        answer = sealed_letter(Writer().u8(_ANSWER).done())
+        await self._ask(renewal_letter(time_ns) + b"".join(given) + answer)
 
-    async def thaw_renewed(self, time_ns: int, renewal: Renewal | None) -> None:
-        """Give it the time and new chance, tell it what it goes on as, and let it move again."""
-        letters = renewal_letter(time_ns)
+    async def give(self, letters: Sequence[bytes]) -> None:
+        """Hand over the files that were announced."""
+        await self._ask(b"".join(letters))
+
+    async def thaw_renewed(
+        self, time_ns: int, renewal: Renewal | None, given: Sequence[bytes]
+    ) -> None:
+        """Give it the time and new chance, tell it what it goes on as, and let it move again.
+
+        `given` are letters with its files as they are now.
+        """
+        letters = renewal_letter(time_ns) + b"".join(given)
         if renewal is not None:
             text = f"renewal={renewal.number}\nsandbox={renewal.name}\n"
             letters += sealed_letter(Writer().u8(_TELL).done() + text.encode())

@@ -13,6 +13,7 @@ from cloister.runtime.microvm.program import find_qemu
 from cloister.runtime.namespace import NamespaceRuntime
 from cloister.runtime.namespace.guest import NamespaceGuest
 from cloister.runtime.plan import Plan
+from cloister.runtime.way_out import WayOut
 
 _PLATFORM = "tcg"
 
@@ -29,6 +30,8 @@ class MachinePlan(Plan):
     layers: tuple[tuple[str | None, bool], ...] = ()
     # The directory of the store that has the scratch disk, and those it goes on from.
     stored: tuple[str, ...] = ()
+    # Host files whose content is given to the machine, by their numbers there.
+    given: tuple[str, ...] = ()
 
 
 class MicrovmGuest(NamespaceGuest):
@@ -40,6 +43,13 @@ class MicrovmGuest(NamespaceGuest):
     desk: Desk | None = None
     # Whether it stands still by our word, and its disk with it.
     stands_still: bool = False
+    way_out: WayOut | None = None
+
+    def close(self) -> None:
+        """Let go of what its runtime holds for it beside its link."""
+        if self.way_out is not None:
+            self.way_out.close()
+            self.way_out = None
 
     @property
     def is_alone(self) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import os
 import socket
 from collections.abc import Callable, Coroutine, Sequence
@@ -15,6 +16,7 @@ from cloister.runtime.memory import Memory
 from cloister.runtime.microvm.desk import Desk
 from cloister.runtime.microvm.guest import MicrovmGuest
 from cloister.runtime.microvm.monitor import Monitor
+from cloister.runtime.microvm.outlet import Outlet
 from cloister.runtime.namespace import NamespaceRuntime
 from cloister.runtime.plan import Plan
 
@@ -36,11 +38,15 @@ async def launch_machine(
     memory: Memory | None = None,
     *,
     silent: bool = False,
+    leads_out: bool = False,
 ) -> MicrovmGuest:
     """Return the guest once it has greeted; `fds` and `letters` are what QEMU and it are given.
 
-    `begin` tells QEMU, over its monitor, how.
+    `begin` tells QEMU, over its monitor, how. A plan with a way out has one only if it `leads_out`.
     """
+    if plan.room.egress and not leads_out:
+        plan = dataclasses.replace(plan, room=dataclasses.replace(plan.room, egress=False))
+    outlet = Outlet() if plan.room.egress else None
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
     monitor = Monitor(ours)
     our_desk, their_desk = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -51,6 +57,7 @@ async def launch_machine(
             given = (theirs.fileno(), their_desk.fileno(), *fds)
             handed = [given[at : at + _AT_ONCE] for at in range(0, len(given), _AT_ONCE)]
             told: list[tuple[bytes, Sequence[int]]] = [(letters, ())] if letters else []
+            first = [] if outlet is None else [outlet.opening]
             standing = launching.launch(
                 id,
                 plan,
@@ -61,10 +68,12 @@ async def launch_machine(
                 greeting_s=greeting_s,
                 memory=memory,
                 silent=silent,
-                opening=[*((b"\0", some) for some in handed), *told],
+                opening=[*first, *((b"\0", some) for some in handed), *told],
             )
             guest = await _both(standing, begin(monitor, desk))
         guest.monitor, guest.desk = monitor, desk
+        if outlet is not None:
+            outlet.lead(guest)
         return guest
     except BaseException as error:
         monitor.close()
@@ -73,6 +82,8 @@ async def launch_machine(
             raise _explained(error, reading) from error
         raise
     finally:
+        if outlet is not None:
+            outlet.close()
         os.close(writing)
         os.close(reading)
 

@@ -17,6 +17,7 @@ from cloister.model import new_sandbox_id
 from cloister.runtime.base import Posture
 from cloister.runtime.microvm import template
 from cloister.runtime.microvm.desk import Desk
+from cloister.runtime.microvm.given import announcing_letter, empty_letters
 from cloister.runtime.microvm.guest import MachinePlan, end_machine
 from cloister.runtime.microvm.held import hold
 from cloister.runtime.microvm.held_templates import HeldTemplates
@@ -116,9 +117,14 @@ class ReadyMachines:
         def require(_: Plan, posture: Posture) -> None:
             require_posture(inside, posture)
 
-        async def thaw(monitor: Monitor, _: Desk) -> None:
+        # What each is given is its own, and not saved.
+        given = empty_letters(plan.given)
+
+        async def thaw(monitor: Monitor, desk: Desk) -> None:
             await template.load(monitor, with_memory=False)
             await monitor.ask("cont")
+            if given:
+                await desk.give(given)
 
         with ExitStack() as held:
             memory = hold(held, os.memfd_create("machine", _MEMORY))
@@ -127,7 +133,7 @@ class ReadyMachines:
             devices = hold(held, os.memfd_create("state", os.MFD_CLOEXEC))
             disk = hold(held, await asyncio.to_thread(copy_of, booted.disk_path))
             disks = [hold(held, os.open(path, os.O_RDONLY | os.O_CLOEXEC)) for path in layers]
-            letters = template.renewal_letter(time.time_ns())
+            letters = template.renewal_letter(time.time_ns()) + announcing_letter(given)
             guest = await launch_machine(
                 self._launching,
                 new_sandbox_id(),

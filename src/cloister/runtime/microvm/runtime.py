@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from cloister.errors import CloisterError, RequestError, Unsupported
+from cloister.errors import CloisterError, RequestError
 from cloister.model import SandboxId
 from cloister.policy import STRENGTHS, HostRoot, Policy, RuntimeFacts
 from cloister.runtime.base import Guest, Posture
@@ -19,6 +19,12 @@ from cloister.runtime.memory import Memory, Renewal
 from cloister.runtime.microvm import images, template
 from cloister.runtime.microvm.booted import BootedMachines, empty_disk
 from cloister.runtime.microvm.desk import Desk
+from cloister.runtime.microvm.given import (
+    announcing_letter,
+    given_letters,
+    moved_inside,
+    with_way_out,
+)
 from cloister.runtime.microvm.guest import MachinePlan, MicrovmGuest, end_machine, facts_outside
 from cloister.runtime.microvm.held import hold
 from cloister.runtime.microvm.inside import plan_inside
@@ -30,11 +36,11 @@ from cloister.runtime.microvm.ready import ReadyMachines
 from cloister.runtime.microvm.saving import checkpoint, hold_still, settle_disk
 from cloister.runtime.microvm.settled import SettledMemories
 from cloister.runtime.microvm.stored import disk_of_memory, disk_to_begin
-from cloister.runtime.microvm.wanted import outer_policy, outer_rlimits, require_enough, shape_of
+from cloister.runtime.microvm.wanted import outer_policy, outer_room, require_enough, shape_of
 from cloister.runtime.namespace import NamespaceRuntime
 from cloister.runtime.namespace.posture import require_posture
 from cloister.runtime.namespace.runtime import cell_binary
-from cloister.runtime.plan import Directory, Plan
+from cloister.runtime.plan import Plan
 
 # A machine boots once for each shape; on a busy host an emulated one takes its time.
 _BOOT_S = 180.0
@@ -69,17 +75,15 @@ class MicrovmRuntime:
         return self._launching.record_path(id)
 
     def with_way_out(self, ground: Ground, policy: Policy) -> Ground:
-        """Refuse: this wall has no way out yet."""
-        raise Unsupported(
-            'the runtime "microvm" has no way out; leave egress out of the policy, or name '
-            'runtime = "namespace"'
-        )
+        """Return the ground with what the policy's egress needs of it."""
+        return with_way_out(ground, policy)
 
     def plan(self, id: SandboxId, policy: Policy, ground: Ground = BARE) -> Plan:
         """Return what both launchers will be told, the host's and the machine's."""
         require_enough(policy, ground)
         disk = ground.disk
         stored = () if disk is None else (disk.path, *disk.sealed)
+        ground, given = moved_inside(ground)
         inside, sources = plan_inside(policy, ground)
         exact = not isinstance(policy.root, HostRoot)
         layers = tuple((source, exact) for source in sources)
@@ -89,20 +93,12 @@ class MicrovmRuntime:
         kernel = restored(shape, files, cell)
         # Not read there, but part of what was promised: the digest is of both plans.
         kernel = dataclasses.replace(kernel, made=(("plan", inside.encoded),))
-        room = dataclasses.replace(
-            outer.room,
-            layers=(),
-            links=(),
-            masks=(),
-            directories=(Directory("dev", 0, 0, 0o755), Directory("tmp", 0, 0, 0o755)),
-            disk_bytes=2**20,
-            inodes=256,
-            egress=False,
-            rlimits=outer_rlimits(outer, shape),
-        )
+        room = outer_room(outer, shape, egress=inside.room.egress)
         values = {each.name: getattr(outer, each.name) for each in dataclasses.fields(outer)}
         values |= {"room": room, "kernel": kernel, "stream_transport": True}
-        return MachinePlan(**values, shape=shape, inside=inside, layers=layers, stored=stored)
+        return MachinePlan(
+            **values, shape=shape, inside=inside, layers=layers, stored=stored, given=given
+        )
 
     async def start(
         self, id: SandboxId, plan: Plan, on_lost: Callable[[CloisterError], None]
@@ -122,6 +118,7 @@ class MicrovmRuntime:
             raise RequestError("this plan belongs to another runtime")
         inside, shape = plan.inside, plan.shape
         layers = await asyncio.to_thread(self._images, plan.layers)
+        given = await asyncio.to_thread(given_letters, plan.given)
         made = await self._saved(plan, shape, layers, fresh=memory is None)
 
         def require(_: Plan, posture: Posture) -> None:
@@ -135,9 +132,11 @@ class MicrovmRuntime:
             # It was stopped when it was saved, and is so still.
             await monitor.ask("cont")
             if memory is not None:
-                await desk.thaw_renewed(time.time_ns(), memory.renewal)
+                await desk.thaw_renewed(time.time_ns(), memory.renewal, given)
             elif made.first_id is not None:
-                await desk.renew(time.time_ns())
+                await desk.renew(time.time_ns(), given)
+            elif given:
+                await desk.give(given)
 
         with ExitStack() as held:
             held.callback(made.close)
@@ -150,7 +149,7 @@ class MicrovmRuntime:
                 disk = await asyncio.to_thread(disk_to_begin, plan.stored, empty)
                 if made.first_id is None:
                     letters = template.renewal_letter(time.time_ns())
-                    letters += template.launch_letter(inside.encoded)
+                    letters += announcing_letter(given) + template.launch_letter(inside.encoded)
                 else:
                     # Its guest goes on as another, in which no program knows of the one before.
                     goes_on = Memory(Path(), made.first_id, renewal=Renewal(0, ""))
@@ -174,6 +173,7 @@ class MicrovmRuntime:
                 _GREETING_S,
                 thaw,
                 goes_on,
+                leads_out=True,
             )
         try:
             guest.posture = Posture({**guest.posture.facts, **facts_outside(guest, made.kernel)})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import os
 import resource
@@ -13,7 +14,7 @@ from cloister.policy import HostRoot, Policy
 from cloister.runtime.ground import Ground
 from cloister.runtime.microvm.machine import TRANSLATION_BYTES, Shape
 from cloister.runtime.microvm.stored import disk_bytes
-from cloister.runtime.plan import Plan
+from cloister.runtime.plan import Directory, Plan, Room
 
 # What QEMU takes beside the machine's memory and translated code.
 _OWN_MEMORY_BYTES = 192 * 2**20
@@ -58,7 +59,7 @@ def require_enough(policy: Policy, ground: Ground) -> None:
                 f'a machine has a fixed {name}; state limits.{name} instead of "unlimited"'
             )
     shown = [mount for mount in policy.mounts if mount.mode is not MountMode.COPY]
-    if shown or ground.volumes or ground.files:
+    if shown or ground.volumes:
         raise Unsupported(
             'the runtime "microvm" shows no directory of the host; use the mode "copy", or name '
             'runtime = "gvisor"'
@@ -79,6 +80,21 @@ def outer_rlimits(outer: Plan, shape: Shape) -> tuple[tuple[int, int, int], ...]
     memory_bytes = shape.ram_bytes + shape.ram_bytes // 8
     most = max(shape.disk_bytes, memory_bytes) + _STATE_BYTES
     return (*outer.room.rlimits, (resource.RLIMIT_FSIZE, most, most))
+
+
+def outer_room(outer: Plan, shape: Shape, *, egress: bool) -> Room:
+    """Return what is built around QEMU: hardly any root, and the way out of what is in it."""
+    return dataclasses.replace(
+        outer.room,
+        layers=(),
+        links=(),
+        masks=(),
+        directories=(Directory("dev", 0, 0, 0o755), Directory("tmp", 0, 0, 0o755)),
+        disk_bytes=2**20,
+        inodes=256,
+        egress=egress,
+        rlimits=outer_rlimits(outer, shape),
+    )
 
 
 def outer_policy(policy: Policy, shape: Shape) -> Policy:
