@@ -8,8 +8,20 @@ from importlib.util import find_spec
 # The area SYS is in sysc: a module named sys would read as the standard library's.
 AREAS = (
     *("lch", "lch_identity", "sysc", "sysc_ability", "prc", "prc_root"),
-    *("fsm", "res", "lif", "agt", "xfr", "out", "img", "img_state", "cfg"),
-    *("net", "dns_names", "dom", "pxy", "sec", "apr", "aud", "aud_store", "tir", "tir_machine"),
+    *("fsm", "res", "lif", "agt", "xfr", "out", "out_counts", "img", "img_state", "cfg"),
+    *(
+        "net",
+        "dns_names",
+        "dns_answers",
+        "dom",
+        "pxy",
+        "sec",
+        "apr",
+        "aud",
+        "aud_store",
+        "tir",
+        "tir_machine",
+    ),
 )
 
 

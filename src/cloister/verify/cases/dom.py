@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
+import signal
 from typing import Any
 
 from cloister.errors import RequestError
@@ -9,10 +12,8 @@ from cloister.node import Node
 from cloister.policy import Connect, Destination, Effect, Egress, Policy, judge, parse_policy
 from cloister.policy.judge import Grant, Rule
 from cloister.verify.arena import Arena
-from cloister.verify.case import case, not_testable
+from cloister.verify.case import case
 from cloister.verify.cases.way_out import ALLOWED, ASK, OTHER, WayOut, way_out
-
-not_testable("DOM-09", "what a running sandbox may reach cannot be changed while it runs")
 
 # What both proxies say to a name, given as it is; "open" is where they connected.
 _SPELT = (
@@ -178,3 +179,77 @@ async def not_rules(arena: Arena) -> None:
 async def labels(arena: Arena) -> None:
     names = (f"{ALLOWED}..", f"{ALLOWED}...", f".{ALLOWED}", "allowed..test", f"{'a' * 64}.test")
     await _expect_denied(arena, *names, f"*.{ALLOWED}", "*", f"_.{ALLOWED}", "allowed._test")
+
+
+@case("DOM-09", "change what else there is to change, while traffic flows", "critical")
+async def changed_meanwhile(arena: Arena) -> None:
+    # Both by turns until told to stop: the forbidden name by every way in, and the allowed one.
+    source = (
+        _SPELT
+        + """
+import time
+def attempt(port, allowed, other):
+    found, reached = {}, 0
+    def forbidden():
+        words = f"GET /forbidden HTTP/1.1\\r\\nHost: {other}:{port}\\r\\n\\r\\n".encode()
+        for way in (lambda: through_http(other.encode(), port.encode()),
+                    lambda: through_socks(other.encode(), port),
+                    lambda: ask(other, port, words), lambda: ask("198.18.0.3", port, words)):
+            try:
+                answer = way()
+            except (OSError, IndexError) as error:
+                answer = type(error).__name__
+            found[answer[:60]] = found.get(answer[:60], 0) + 1
+    words = f"GET /flows HTTP/1.1\\r\\nHost: {allowed}:{port}\\r\\n\\r\\n".encode()
+    while not os.path.exists("/workspace/stop"):
+        forbidden()
+        try:
+            reached += "reached" in ask(allowed, port, words)
+        except OSError:
+            time.sleep(0.01)
+    return found, reached
+"""
+    )
+    gateway = Node.current().gateway
+    async with way_out(arena) as out:
+        arguments = (str(out.port), ALLOWED, OTHER)
+        flowing = asyncio.ensure_future(arena.attempt(out.sandbox, source, *arguments))
+        try:
+            for _ in range(2):
+                await _until_flows(arena, out)
+                wider = Egress([f"{OTHER}:{out.port}", f"{ALLOWED}:{out.port}"], [OTHER, ALLOWED])
+                async with arena.sandbox(egress=wider, ledger="off") as neighbour:
+                    await out.sandbox.files.write("/workspace/cloister.toml", b"[egress]\n")
+                    await out.sandbox.run(["/bin/true"], env={"HTTPS_PROXY": "http://x.test"})
+                    twin = WayOut(neighbour, out.port, out.arrived)
+                    said = await _say(arena, twin, OTHER)
+                    arena.expect(set(said.values()) == {"open"}, f"a neighbour's is {said}")
+                await _until_flows(arena, out)
+                pid = gateway.pid
+                os.kill(pid or 0, signal.SIGKILL)
+                async with asyncio.timeout(30):
+                    while gateway.pid in (None, pid):
+                        await asyncio.sleep(0.01)
+                    await gateway.wait_ready()
+            await _until_flows(arena, out)
+        finally:
+            await out.sandbox.run(["/bin/touch", "/workspace/stop"])
+            attempt = await flowing
+        found, reached = arena.expect_allowed(attempt)
+        arena.expect(reached > 0, "nothing of what is allowed has arrived")
+        arena.expect("open" not in found, f"the forbidden name was answered {found}")
+        asked = [each for each in out.arrived if b"/forbidden" in each]
+        arena.expect(not asked, f"the forbidden name was reached: {asked[:1]!r}")
+        out.arrived.clear()
+        await out.expect_reached(arena)
+
+
+async def _until_flows(arena: Arena, out: WayOut) -> None:
+    """Wait for one more request of the allowed kind: the change falls into the middle of them."""
+    before = len(out.arrived)
+    try:
+        async with asyncio.timeout(20):
+            while len(out.arrived) <= before:
+                await asyncio.sleep(0.01)
+    except TimeoutError:
+        arena.expect(False, "what is allowed does not flow")

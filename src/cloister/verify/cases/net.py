@@ -8,11 +8,9 @@ import signal
 
 from cloister.node import Node
 from cloister.verify.arena import Arena
-from cloister.verify.case import case, not_testable
+from cloister.verify.case import case
 from cloister.verify.cases.deep_out import deep_out
 from cloister.verify.cases.way_out import ALLOWED, ASK, NOWHERE, OTHER, require_denied, way_out
-
-not_testable("NET-07", "a sandbox has no interface but its loopback, so no layer 2 to spoof on")
 
 _CONNECT = """
 def attempt(*places):
@@ -131,6 +129,58 @@ def attempt():
         found = arena.expect_allowed(await arena.attempt(out.sandbox, source))
         arena.expect_each(found, ("EPERM", "EACCES", "EPROTONOSUPPORT"), "ICMP")
         await out.expect_reached(arena)
+
+
+@case("NET-07", "forge where packets come from, and answer for others", "critical")
+async def forged_source(arena: Arena) -> None:
+    source = """
+def attempt(port, *forged):
+    def packet(kind):
+        with socket.socket(socket.AF_PACKET, kind, socket.htons(0x0806)) as sock:
+            sock.bind(("lo", 0))
+            answer = b"\\0\\1\\x08\\0\\x06\\x04\\0\\2" + b"\\0" * 20
+            sock.send(b"\\xff" * 12 + b"\\x08\\x06" + answer)
+    def header():
+        with socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_RAW) as sock:
+            sock.sendto(b"\\x45" + b"\\0" * 39, ("198.18.0.2", 0))
+    def transparent():
+        with socket.socket() as sock:
+            sock.setsockopt(socket.SOL_IP, 19, 1)
+    found = {"a frame of its own": tried(packet, socket.SOCK_RAW),
+             "an answer to who has": tried(packet, socket.SOCK_DGRAM),
+             "a header of its own": tried(header), "any address at all": tried(transparent)}
+    said = {}
+    words = f"GET /forged HTTP/1.1\\r\\nHost: allowed.test:{port}\\r\\n\\r\\n".encode()
+    for address in forged:
+        try:
+            # What has no way back is dropped without a word.
+            wait_s = 10 if address.startswith("127.") else 0.5
+            with socket.create_connection(("198.18.0.2", int(port)), wait_s, (address, 0)) as sock:
+                sock.sendall(words)
+                said[address] = sock.recv(12).decode()
+        except OSError as error:
+            said[address] = errno.errorcode.get(error.errno, type(error).__name__)
+    return found, [name for _, name in socket.if_nameindex()], said
+"""
+    forged = ("10.0.0.1", "198.18.0.1")
+    own = "127.0.0.5"
+    for profile, user in (("default", None), ("root", "root")):
+        async with way_out(arena, profile=profile) as out:
+            # Its address is given to the name by asking for it.
+            await out.expect_reached(arena)
+            attempt = await arena.attempt(
+                out.sandbox, source, str(out.port), own, *forged, user=user
+            )
+            found, interfaces, said = arena.expect_allowed(attempt)
+            arena.expect_each(found, ("EPERM", "EACCES", "EAFNOSUPPORT"), "forged packet")
+            arena.expect(interfaces == ["lo"], f"there is more than a loopback: {interfaces}")
+            # Whatever it says of itself, who is reached sees the gateway's address.
+            arena.expect(out.peers == {"127.0.0.1"}, f"connections came from {out.peers}")
+            arena.expect(said.pop(own).startswith("HTTP/1.1 200"), f"its own is {said}")
+            reached = [text for text in said.values() if text.startswith("HTTP/1.1 200")]
+            arena.expect(len(reached) == len(out.arrived) - 1, f"{said}, arrived {out.arrived}")
+            out.arrived.clear()
+            await out.expect_reached(arena)
 
 
 @case("NET-08", "reach the host's own listeners", "critical")

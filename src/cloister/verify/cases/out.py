@@ -9,15 +9,9 @@ from pathlib import Path
 
 from cloister.node import list_records
 from cloister.verify.arena import PYTHON, Arena
-from cloister.verify.case import case, not_testable
+from cloister.verify.case import case
 from cloister.verify.cases.outside import command_line, command_line_on_terminal, lines_of
 from cloister.verify.cases.recorded import expect_holds, ledgers
-
-not_testable("OUT-05", "nothing exports tables for spreadsheets")
-not_testable(
-    "OUT-06",
-    "metrics are the server's, which has tests of its own: no label has a value that anybody chose",
-)
 
 # Clipboard, title, hyperlink, clear, cursor, 8-bit CSI, bell, overwriting, reordering, deleting.
 _ACTS = (

@@ -41,6 +41,8 @@ class WayOut:
     sandbox: Sandbox
     port: int
     arrived: list[bytes] = field(default_factory=list)
+    # The addresses that connections came to the server from.
+    peers: set[str] = field(default_factory=set)
 
     async def denied(self) -> list[str]:
         """What was denied, as host and port."""
@@ -81,8 +83,10 @@ async def way_out(
     With `asks` each connection there waits for a person.
     """
     arrived: list[bytes] = []
+    peers: set[str] = set()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        peers.add(writer.get_extra_info("peername")[0])
         try:
             arrived.append(await reader.readuntil(b"\r\n\r\n"))
             writer.write(_ANSWER)
@@ -107,7 +111,7 @@ async def way_out(
         egress = Egress(further, rules=[rule])
     try:
         async with arena.sandbox(egress=egress, **{"ledger": "off", **settings}) as sandbox:
-            yield WayOut(sandbox, port, arrived)
+            yield WayOut(sandbox, port, arrived, peers)
     except Unsupported as error:
         raise NotApplicable(str(error)) from None
     finally:
