@@ -17,8 +17,9 @@ from cloister.errors import (
     ProtocolViolation,
     RequestError,
 )
-from cloister.model import Reason, Result, Usage, User, quote
+from cloister.model import Reason, Result, User, quote
 from cloister.sandbox.capture import Capture
+from cloister.sandbox.ended import build_result, exit_code
 from cloister.sandbox.refused import explain
 from cloister.wire import (
     Close,
@@ -36,12 +37,15 @@ from cloister.wire import (
     WireOutgoing,
 )
 from cloister.wire.messages import Reach, encode_resize, encode_signal, encode_start
-from cloister.wire.streams import open_pipe
+from cloister.wire.streams import make_pipes_ready, open_pipe
 
 STDIN, STDOUT, STDERR = range(3)
 # After being told to end a tree, the guest has this long before the whole sandbox is ended.
 KILL_GRACE_S = 5.0
 _PATIENCE_S = 0.002
+# From this request of a sandbox on, the pipes of the next are made while a program runs: most
+# sandboxes run one or two.
+_READY_FROM = 3
 # From the request to the execution of a program.
 _START_S = 60.0
 
@@ -124,6 +128,8 @@ class Process:
         self._timeout_s = timeout_s
         if tell:
             self._set_deadline()
+        elif self._id >= _READY_FROM:
+            make_pipes_ready()
 
     def _set_deadline(self) -> None:
         if self._timeout_s is not None and self._deadline is None and not self._ended.done():
@@ -255,7 +261,7 @@ class Process:
         """The exit code once it has ended, 128 + number after a signal; None while it runs."""
         if not self._ended.done() or self._ended.exception() is not None:
             return None
-        return _exit_code(self._ended.result())
+        return exit_code(self._ended.result())
 
     @property
     def is_over(self) -> bool:
@@ -307,28 +313,8 @@ class Process:
             capture.begin()
 
     def _result(self, exited: Exited, out: Capture | None, err: Capture | None) -> Result:
-        # By place, in the order of their fields: by name they take half as long again, a hundredth
-        # of what a short program takes in all.
-        usage = Usage(
-            exited.user_us / 1e6,
-            exited.system_us / 1e6,
-            exited.peak_kib * 1024,
-            exited.read_blocks * 512,
-            exited.written_blocks * 512,
-            exited.processes,
-        )
-        return Result(
-            _exit_code(exited),
-            exited.signal or None,
-            self._reason or Reason.EXIT,
-            out.kept if out else b"",
-            err.kept if err else b"",
-            out.truncated if out else False,
-            err.truncated if err else False,
-            out.total if out else 0,
-            err.total if err else 0,
-            self._finished - self._begun,
-            usage,
+        return build_result(
+            exited, self._reason or Reason.EXIT, self._finished - self._begun, out, err
         )
 
     def signal(self, number: int, *, whole_group: bool = True) -> None:
@@ -389,10 +375,6 @@ def require_terminal_size(size: object) -> None:
         case (int(rows), int(cols)) if 0 < rows < 65_536 and 0 < cols < 65_536:
             return
     raise RequestError(f"a terminal of {quote(size)} rows and columns; use 1 to 65535 each")
-
-
-def _exit_code(exited: Exited) -> int:
-    return 128 + exited.signal if exited.signal else exited.code
 
 
 def _settle(future: asyncio.Future[None]) -> None:

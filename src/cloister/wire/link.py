@@ -6,6 +6,7 @@ import array
 import asyncio
 import itertools
 import socket
+import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Protocol
@@ -25,6 +26,7 @@ from cloister.wire.messages import (
     encode_ping,
     encode_proceed,
 )
+from cloister.wire.streams import close_ready_pipes
 
 # Asked for at once, where output comes with the messages and where it does not. More would make the
 # allocator fetch and return pages for every message.
@@ -37,6 +39,8 @@ _HIGH_WATER = 1024 * 1024
 _MOST_REFUSED = 8192
 # For a guest to finish its sentence.
 _HOLD_S = 30.0
+
+_open: weakref.WeakSet[Link] = weakref.WeakSet()
 
 
 class Listener(Protocol):
@@ -80,6 +84,7 @@ class Link:
         self.greeted: asyncio.Future[Hello] = self._loop.create_future()
         control.setblocking(False)
         self._loop.add_reader(control.fileno(), self._readable)
+        _open.add(self)
 
     def new_id(self) -> int:
         """Return a number no other request of this guest has had."""
@@ -277,6 +282,9 @@ class Link:
             return
         self._error = error
         self.closed = True
+        _open.discard(self)
+        if not _open:
+            close_ready_pipes()
         self._loop.remove_reader(self._socket.fileno())
         self._loop.remove_writer(self._socket.fileno())
         self._socket.close()

@@ -270,7 +270,7 @@ def decode_message(frame: Frame) -> Message:
     if frame.kind == EXITED:
         if len(frame.payload) != _EXITED.size:
             raise ProtocolViolation(f"end of a process in {len(frame.payload)} bytes")
-        return Exited(*_EXITED.unpack(frame.payload))
+        return Exited._make(_EXITED.unpack(frame.payload))
     r = Reader(frame.payload)
     message: Message
     match frame.kind:

@@ -47,9 +47,38 @@ class Outgoing(Protocol):
         """Say that no more will come."""
 
 
+# Pipes that nobody has used yet, for the next program's two streams.
+_ready: list[tuple[int, int]] = []
+_MOST_READY = 2
+
+
 def open_pipe() -> tuple[int, int]:
     """Return (read end, write end), both close-on-exec."""
-    return os.pipe2(os.O_CLOEXEC)
+    try:
+        return _ready.pop()
+    except IndexError:
+        return os.pipe2(os.O_CLOEXEC)
+
+
+def make_pipes_ready() -> None:
+    """Have the pipes of the next program ready. While one runs: then nobody waits for it."""
+    try:
+        while len(_ready) < _MOST_READY:
+            _ready.append(os.pipe2(os.O_CLOEXEC))
+    except OSError:
+        # No descriptor is left for it: whoever needs a pipe is told.
+        return
+
+
+def close_ready_pipes() -> None:
+    """Keep none ready: nobody is there to run anything in, or they are another process's too."""
+    while _ready:
+        for fd in _ready.pop():
+            os.close(fd)
+
+
+# A pipe that two processes took for their own would mix what their programs say.
+os.register_at_fork(after_in_child=close_ready_pipes)
 
 
 def enlarge(fd: int) -> None:
