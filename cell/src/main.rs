@@ -45,6 +45,13 @@ fn main() -> ExitCode {
         let argv = arguments.collect::<Vec<_>>();
         return count.map_or_else(usage, |count| finish(Err(machine::start::run(count, &argv))));
     }
+    if command == "pages" {
+        let numbers: Vec<i32> = arguments.filter_map(|word| word.parse().ok()).collect();
+        return match numbers[..] {
+            [pid, base, out] => finish(machine::pages::run(pid, base, out)),
+            _ => usage(),
+        };
+    }
     match (command.as_str(), arguments.next()) {
         ("zygote", Some(number)) => match number.parse() {
             Ok(control) => finish(zygote::serve(control, zygote::WayOut::Host)),
@@ -106,7 +113,7 @@ fn usage() -> ExitCode {
     eprintln!(
         "usage: cell zygote DESCRIPTOR | cell guest FILES BOUNDING OWN ROOT PIDS EGRESS PTRACE SETID CORE | \
          cell unpack DIRECTORY ENTRIES BYTES kept|single | cell machine LAYERS [kept] | \
-         cell execute DESCRIPTORS PROGRAM [ARGUMENT...] | \
+         cell execute DESCRIPTORS PROGRAM [ARGUMENT...] | cell pages PID BASE OUT | \
          cell warden PROGRAM [ARGUMENT...] -- SAVER [ARGUMENT...] | cell ticks | cell steps | cell syscalls"
     );
     ExitCode::from(2)

@@ -7,6 +7,7 @@
 mod given;
 mod letters;
 mod modules;
+pub mod pages;
 pub mod start;
 
 use crate::sys::{fd, libc, machine, mount, process, socket, wall};

@@ -97,6 +97,15 @@ pub fn lseek(fd: RawFd, offset: i64) -> io::Result<()> {
     Ok(())
 }
 
+/// Where the next bytes of a file are that is full of holes, from `offset` on.
+pub fn next_data(fd: RawFd, offset: i64) -> io::Result<Option<i64>> {
+    // SAFETY: moves the file position only.
+    match check(unsafe { libc::lseek(fd, offset, libc::SEEK_DATA) } as libc::c_long) {
+        Err(error) if error.raw_os_error() == Some(libc::ENXIO) => Ok(None),
+        other => other.map(Some),
+    }
+}
+
 /// Duplicate to a number of at least `floor`, close-on-exec.
 pub fn dup_above(fd: RawFd, floor: RawFd) -> io::Result<OwnedFd> {
     // SAFETY: creates a new descriptor.

@@ -18,6 +18,13 @@ pub fn enter_mounts(namespace: &impl AsRawFd) -> io::Result<()> {
     Ok(())
 }
 
+/// Enter the user namespace that an open descriptor names, with all rights in it.
+pub fn join_users(namespace: &impl AsRawFd) -> io::Result<()> {
+    // SAFETY: plain integers; this process is single-threaded.
+    check(unsafe { libc::setns(namespace.as_raw_fd(), libc::CLONE_NEWUSER) } as libc::c_long)?;
+    Ok(())
+}
+
 pub fn set_hostname(name: &[u8]) -> io::Result<()> {
     // SAFETY: the kernel reads `name.len()` bytes.
     check(unsafe { libc::sethostname(name.as_ptr().cast(), name.len()) } as libc::c_long)?;

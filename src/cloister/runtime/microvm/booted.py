@@ -90,7 +90,7 @@ class BootedMachines:
         empty = await asyncio.to_thread(empty_disk, shape)
         with ExitStack() as held:
             memory = hold(held, empty_memory(shape))
-            state = hold(held, os.memfd_create("state", os.MFD_CLOEXEC))
+            state, written = (hold(held, fd) for fd in template.new_state())
             first = hold(held, os.memfd_create("root", os.MFD_CLOEXEC))
             os.write(first, first_root(kernel, cell))
             image = hold(held, os.open(kernel.image, os.O_RDONLY | os.O_CLOEXEC))
@@ -110,7 +110,7 @@ class BootedMachines:
             try:
                 if guest.monitor is None:
                     raise LaunchFailed("the machine came without a monitor", step="kernel")
-                await template.save(guest.monitor, state, with_memory=False)
+                await template.save(guest.monitor, written)
                 version = guest.posture.facts.get("kernel", "")
             finally:
                 await asyncio.shield(end_machine(self._launching, guest))

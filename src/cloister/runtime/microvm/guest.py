@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from pathlib import Path
 
 from cloister.errors import LaunchFailed
@@ -44,12 +45,17 @@ class MicrovmGuest(NamespaceGuest):
     # Whether it stands still by our word, and its disk with it.
     stands_still: bool = False
     way_out: WayOut | None = None
+    # What its memory was at first, where it may be saved.
+    began_from: int | None = None
 
     def close(self) -> None:
         """Let go of what its runtime holds for it beside its link."""
         if self.way_out is not None:
             self.way_out.close()
             self.way_out = None
+        if self.began_from is not None:
+            os.close(self.began_from)
+            self.began_from = None
 
     @property
     def is_alone(self) -> bool:

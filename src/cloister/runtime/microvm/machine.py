@@ -107,11 +107,13 @@ def _kernel(
     argv += [f"{_QEMU}/lib/{LOADER}", "--library-path", f"{_QEMU}/lib", f"{_QEMU}/qemu"]
     argv += ["-L", f"{_QEMU}/share", "-nodefaults", "-no-user-config", "-display", "none"]
     argv += ["-no-reboot", "-sandbox", _DENIED]
+    # What is saved are the devices alone, without a word about the machine.
+    argv += ["-global", "migration.send-configuration=off"]
     argv += ["-accel", f"tcg,tb-size={TRANSLATION_BYTES // _MIB}", "-cpu", _PROCESSOR]
     argv += ["-smp", str(shape.processors), "-m", f"{shape.ram_bytes // _MIB}M"]
     argv += [
         "-machine",
-        "microvm,acpi=on,rtc=on,pit=off,pic=off,isa-serial=on,memory-backend=memory",
+        "microvm,acpi=on,rtc=on,pit=off,pic=off,isa-serial=on,suppress-vmdesc=on,memory-backend=memory",
         "-object",
         f"memory-backend-file,id=memory,size={shape.ram_bytes},"
         f"mem-path=/proc/self/fd/{_FIRST + 2},share={share}",

@@ -121,7 +121,7 @@ class ReadyMachines:
         given = empty_letters(plan.given)
 
         async def thaw(monitor: Monitor, desk: Desk) -> None:
-            await template.load(monitor, with_memory=False)
+            await template.load(monitor)
             await monitor.ask("cont")
             if given:
                 await desk.give(given)
@@ -130,7 +130,7 @@ class ReadyMachines:
             memory = hold(held, os.memfd_create("machine", _MEMORY))
             await asyncio.to_thread(copy_sparse, booted.memory, memory)
             state = hold(held, booted.opened_state())
-            devices = hold(held, os.memfd_create("state", os.MFD_CLOEXEC))
+            devices, written = (hold(held, fd) for fd in template.new_state())
             disk = hold(held, await asyncio.to_thread(copy_of, booted.disk_path))
             disks = [hold(held, os.open(path, os.O_RDONLY | os.O_CLOEXEC)) for path in layers]
             letters = template.renewal_letter(time.time_ns()) + announcing_letter(given)
@@ -150,7 +150,7 @@ class ReadyMachines:
                     raise LaunchFailed("the machine came without a monitor", step="kernel")
                 await guest.link.hold()
                 first_id = guest.link.new_id()
-                await template.save(guest.monitor, devices, with_memory=False)
+                await template.save(guest.monitor, written)
             finally:
                 await asyncio.shield(end_machine(self._launching, guest))
             template.seal(memory)

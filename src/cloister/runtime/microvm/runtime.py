@@ -29,7 +29,7 @@ from cloister.runtime.microvm.guest import MachinePlan, MicrovmGuest, end_machin
 from cloister.runtime.microvm.held import hold
 from cloister.runtime.microvm.inside import plan_inside
 from cloister.runtime.microvm.launch import launch_machine
-from cloister.runtime.microvm.machine import Shape, empty_memory, restored
+from cloister.runtime.microvm.machine import Shape, restored
 from cloister.runtime.microvm.monitor import Monitor
 from cloister.runtime.microvm.program import find_qemu, qemu_files, why_not
 from cloister.runtime.microvm.ready import ReadyMachines
@@ -56,7 +56,7 @@ class MicrovmRuntime:
         self._launching = launching
         self._booted = BootedMachines(launching)
         self._ready = ReadyMachines(launching)
-        self._settled = SettledMemories(launching)
+        self._settled = SettledMemories()
         self._host_images: dict[str | None, Path] = {}
 
     def facts(self) -> RuntimeFacts:
@@ -124,12 +124,9 @@ class MicrovmRuntime:
         def require(_: Plan, posture: Posture) -> None:
             require_posture(inside, posture)
 
-        # What goes on in its own place does so once; what is forked is first made a file.
-        whole = memory is not None and memory.renewal is None
-
         async def thaw(monitor: Monitor, desk: Desk) -> None:
-            await template.load(monitor, with_memory=whole)
-            # It was stopped when it was saved, and is so still.
+            await template.load(monitor)
+            # It goes on by itself; this is answered once it does.
             await monitor.ask("cont")
             if memory is not None:
                 await desk.thaw_renewed(time.time_ns(), memory.renewal, given)
@@ -154,11 +151,11 @@ class MicrovmRuntime:
                     # Its guest goes on as another, in which no program knows of the one before.
                     goes_on = Memory(Path(), made.first_id, renewal=Renewal(0, ""))
             else:
-                if whole:
-                    first, path = hold(held, empty_memory(shape)), memory.files / "state"
-                else:
-                    first, path = await self._settled.of(plan, shape, layers, memory.files)
-                saved = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+                first = hold(held, await self._settled.of(shape, memory.files))
+                if memory.renewal is None:
+                    # It goes on in its own place: nobody else does from there.
+                    await self._settled.let_go(memory.files)
+                saved = os.open(memory.files / "state", os.O_RDONLY | os.O_CLOEXEC)
                 disk = await asyncio.to_thread(disk_of_memory, plan.stored)
             state, disk = hold(held, saved), hold(held, disk)
             disks = [hold(held, os.open(path, os.O_RDONLY | os.O_CLOEXEC)) for path in layers]
@@ -175,6 +172,8 @@ class MicrovmRuntime:
                 goes_on,
                 leads_out=True,
             )
+            if plan.stored:
+                guest.began_from = os.dup(first)
         try:
             guest.posture = Posture({**guest.posture.facts, **facts_outside(guest, made.kernel)})
         except BaseException:

@@ -1,7 +1,8 @@
-"""Writes a running machine down: everything in it stands still, and QEMU saves it as a stream."""
+"""Writes a running machine down: everything in it stands still, and devices and pages are saved."""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import shutil
 from pathlib import Path
@@ -16,8 +17,8 @@ from cloister.errors import (
 from cloister.runtime.memory import Memory
 from cloister.runtime.microvm import template
 from cloister.runtime.microvm.guest import MachinePlan, MicrovmGuest
+from cloister.runtime.microvm.pages import write_pages
 from cloister.runtime.namespace import NamespaceRuntime
-from cloister.runtime.namespace.saving_room import room_to_save
 
 # What a machine has to write out before it is ended; one that does not is ended all the same.
 _SETTLE_S = 30.0
@@ -27,7 +28,7 @@ async def checkpoint(launching: NamespaceRuntime, guest: MicrovmGuest, files: Pa
     """Save a machine into `files`, which is made; it goes on as it was if that fails."""
     if guest.monitor is None or guest.desk is None:
         raise RequestError("this guest belongs to another runtime")
-    if not isinstance(guest.plan, MachinePlan) or not guest.plan.stored:
+    if guest.began_from is None or not _is_stored(guest):
         raise Unsupported('memory is saved with a disk; say storage="disk" at the start')
     await guest.link.hold()
     # Its end is not a loss from here on.
@@ -35,8 +36,9 @@ async def checkpoint(launching: NamespaceRuntime, guest: MicrovmGuest, files: Pa
     try:
         files.mkdir(mode=0o700)
         await guest.desk.freeze(True)
-        with open(files / "state", "xb") as state, room_to_save(guest.groups):
-            await template.save(guest.monitor, state.fileno(), with_memory=True)
+        with open(files / "state", "xb") as state:
+            await template.save(guest.monitor, state.fileno())
+        await asyncio.to_thread(write_pages, guest.pid, guest.began_from, files / "memory")
     except BaseException:
         shutil.rmtree(files, ignore_errors=True)
         if on_lost is not None:

@@ -23,8 +23,8 @@ from cloister.wire.codec import Writer
 _CONFIGURE, _LAUNCH, _RENEW = 1, 2, 64
 _SEED_BYTES = 64
 _SAVE_S = 120.0
-# Nobody else is slowed down by it: it is written to memory.
-_BYTES_A_SECOND = 1 << 36
+# A number that no descriptor of a machine's has.
+_SET = 1000
 _ASK_S = 20.0
 # What is kept of one, beside what was said of it.
 _FILES = ("memory", "state", "disk")
@@ -100,6 +100,16 @@ def sealed_copy(source: int) -> int:
     return memory
 
 
+def new_state() -> tuple[int, int]:
+    """Return descriptors of a file for the devices of a machine: to be read, and to be written."""
+    state = os.memfd_create("state", os.MFD_CLOEXEC)
+    try:
+        return state, os.open(f"/proc/self/fd/{state}", os.O_WRONLY | os.O_CLOEXEC)
+    except BaseException:
+        os.close(state)
+        raise
+
+
 def seal(memory: int) -> None:
     """Have nobody change it any more, whoever can open it."""
     fcntl.fcntl(memory, fcntl.F_ADD_SEALS, _SEALS)
@@ -119,31 +129,25 @@ def keep_template(name: str, made: Template) -> None:
     made_once(name, write)
 
 
-async def save(monitor: Monitor, state: int, *, with_memory: bool) -> None:
-    """Stop a machine and have the state of its devices written; its memory too, or it is a file."""
+async def save(monitor: Monitor, state: int) -> None:
+    """Stop a machine and have the state of its devices written; its memory is not QEMU's to write.
+
+    `state` is open for writing only, or QEMU does not take it.
+    """
     async with asyncio.timeout(_SAVE_S):
-        await prepare(monitor, with_memory=with_memory)
         await monitor.ask("stop")
-        await monitor.ask("getfd", fd=state, fdname="state")
-        await monitor.ask("migrate", uri="fd:state")
-        await monitor.until("MIGRATION", "completed", refused=("failed", "cancelled"))
+        await monitor.ask("add-fd", fd=state, **{"fdset-id": _SET})
+        # Not only of Xen: everything but what is in memory.
+        await monitor.ask("xen-save-devices-state", filename=f"/dev/fdset/{_SET}", live=False)
+        await monitor.ask("remove-fd", **{"fdset-id": _SET})
 
 
-async def load(monitor: Monitor, *, with_memory: bool) -> None:
-    """Have a machine that was started for it take over what it was given; it stands still then."""
-    await prepare(monitor, with_memory=with_memory)
+async def load(monitor: Monitor) -> None:
+    """Have a machine that was started for it take over what it was given."""
+    wanted = [{"capability": "events", "state": True}]
+    await monitor.ask("migrate-set-capabilities", capabilities=wanted)
     await monitor.ask("migrate-incoming", uri=STATE)
     await monitor.until("MIGRATION", "completed", refused=("failed", "cancelled"))
-
-
-async def prepare(monitor: Monitor, *, with_memory: bool) -> None:
-    """Say how a machine is saved and gone on from, before either."""
-    wanted = [
-        {"capability": "events", "state": True},
-        {"capability": "x-ignore-shared", "state": not with_memory},
-    ]
-    await monitor.ask("migrate-set-capabilities", capabilities=wanted)
-    await monitor.ask("migrate-set-parameters", **{"max-bandwidth": _BYTES_A_SECOND})
 
 
 def measured_ticks_khz(cell: Path) -> int:
