@@ -47,6 +47,8 @@ pub struct Zygote {
     /// Whether the network namespace the launcher lives in has not been given to a sandbox yet.
     fresh_network: bool,
     way_out: WayOut,
+    /// One could not be made; the next is made when it is asked for.
+    no_network_ahead: bool,
     next_group: u64,
     cells: HashMap<u64, Cell>,
 }
@@ -87,6 +89,7 @@ pub fn serve(control: RawFd, way_out: WayOut) -> io::Result<()> {
         nursery: None,
         fresh_network: false,
         way_out,
+        no_network_ahead: false,
         next_group: 0,
         cells: HashMap::new(),
     };
@@ -104,6 +107,7 @@ impl Zygote {
             let make_network = open
                 && self.nursery.is_some()
                 && !self.fresh_network
+                && !self.no_network_ahead
                 && self.cells.values().all(|cell| cell.reported);
             self.epoll.wait(
                 &mut ready,
@@ -116,8 +120,11 @@ impl Zygote {
                 },
             )?;
             if ready.is_empty() && make_network {
-                network::enter_fresh()?;
-                self.fresh_network = true;
+                // What is wrong is said by the launch that needs one, which tries it again.
+                match network::enter_fresh() {
+                    Ok(()) => self.fresh_network = true,
+                    Err(_) => self.no_network_ahead = true,
+                }
             }
             for token in &ready {
                 if *token == HOST {

@@ -1,7 +1,7 @@
 //! What all sandboxes of this launcher share, read-only, on a tmpfs that only the launcher's own
 //! mount namespace has: six devices, an empty directory, and the public part of /etc.
 
-use super::message::Configuration;
+use super::message::{Configuration, Ids};
 use crate::contain::copy::{copy, make_parents};
 use crate::contain::step::during;
 use crate::sys::{fd, libc, mount};
@@ -19,8 +19,14 @@ const LINKS: &[(&str, &str)] = &[
     ("pts/ptmx", "dev/ptmx"),
 ];
 
+/// Any setting of the kernel's that root may write.
+const A_SETTING: &str = "/proc/sys/net/ipv4/ip_unprivileged_port_start";
+
 pub fn build(configuration: &Configuration) -> io::Result<()> {
     mount::make_slave()?;
+    if matches!(configuration.ids, Ids::Root) {
+        uncover_proc().map_err(|e| during(e, "a /proc of the launcher's own"))?;
+    }
     let options = b"size=64m,mode=0755";
     mount::mount("tmpfs", &configuration.directory, "tmpfs", libc::MS_NOSUID, options)
         .map_err(|e| during(e, "mounting the launcher's own tmpfs"))?;
@@ -48,6 +54,17 @@ pub fn build(configuration: &Configuration) -> io::Result<()> {
         write(etc.as_raw_fd(), &file.path, file.mode, &file.content)?;
     }
     Ok(())
+}
+
+/// In a container parts of /proc are covered and its settings read-only, and then the kernel lets no
+/// user namespace mount one. Root may have a whole one, in a mount namespace nobody else is in.
+fn uncover_proc() -> io::Result<()> {
+    match fd::open(A_SETTING, libc::O_WRONLY, 0) {
+        Err(error) if error.raw_os_error() == Some(libc::EROFS) => {
+            mount::mount("proc", b"/proc", "proc", libc::MS_NOSUID | libc::MS_NODEV | libc::MS_NOEXEC, b"")
+        }
+        _ => Ok(()),
+    }
 }
 
 /// A device of our own where we may make one; otherwise the host's, mounted over a file.

@@ -8,12 +8,14 @@ import os
 import socket
 import subprocess
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from cloister.errors import CloisterError, HostError, LaunchFailed, RuntimeGone
 from cloister.runtime.doors import close_all
 from cloister.runtime.namespace.cgroups import Layout
+from cloister.runtime.namespace.hints import hint_for
 from cloister.runtime.namespace.ids import SubIds
 from cloister.runtime.namespace.outbox import Outbox
 from cloister.runtime.namespace.rootfs import PUBLIC_ETC, synthetic_files
@@ -25,7 +27,7 @@ _MAX_REPLY = 16 * 1024
 _MAX_FDS = 8
 _START_TIMEOUT_S = 30.0
 _MAX_STDERR = 4096
-_IN_THE_WAY = (errno_names.ELOOP, errno_names.ENOTDIR, errno_names.EEXIST, errno_names.EISDIR)
+_LAST_WORDS_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,23 +206,36 @@ class Launcher:
                 raise self._error from error
 
     def _lose(self, error: OSError) -> None:
+        self._hear_the_rest()
         self._fail(RuntimeGone(f"the launcher is gone: {error}{self._last_words()}"))
+
+    def _hear_the_rest(self) -> None:
+        """Take in what it said before it ended: that may be why."""
+        with suppress(OSError):
+            while packet_and_fds := self._receive():
+                self._hear(Reader(packet_and_fds[0]), packet_and_fds[1])
+
+    def _receive(self) -> tuple[bytes, tuple[int, ...]] | None:
+        """Return the next packet, or None at the end of them."""
+        packet, fds, _, _ = socket.recv_fds(
+            self._socket, _MAX_REPLY, _MAX_FDS, socket.MSG_CMSG_CLOEXEC
+        )
+        return (packet, tuple(fds)) if packet else None
 
     def _readable(self) -> None:
         # One packet a turn, and no look for another: the loop calls again if there is.
         try:
-            packet, fds, _, _ = socket.recv_fds(
-                self._socket, _MAX_REPLY, _MAX_FDS, socket.MSG_CMSG_CLOEXEC
-            )
+            received = self._receive()
         except BlockingIOError:
             return
         except OSError as error:
             self._lose(error)
             return
-        if not packet:
+        if received is None:
             self._fail(RuntimeGone(f"the launcher ended{self._last_words()}"))
             return
-        self._hear(Reader(packet), tuple(fds))
+        packet, fds = received
+        self._hear(Reader(packet), fds)
 
     def _hear(self, r: Reader, fds: tuple[int, ...]) -> None:
         kind, number = r.u8(), r.u64()
@@ -272,7 +287,12 @@ class Launcher:
 
     def _last_words(self) -> str:
         stderr = self._process.stderr
-        if stderr is None or self._process.poll() is None:
+        try:
+            # It has let go of its socket, which only its end does: a moment, and it has said why.
+            self._process.wait(_LAST_WORDS_S)
+        except subprocess.TimeoutExpired:
+            return ""
+        if stderr is None:
             return ""
         text = os.read(stderr.fileno(), _MAX_STDERR).decode("utf-8", "replace").strip()
         return f": {text}" if text else f" (exit {self._process.returncode})"
@@ -321,32 +341,6 @@ def _resolve(
 ) -> None:
     if not waiter.done():
         waiter.set_result(value)  # type: ignore[arg-type]
-
-
-def hint_for(step: str, number: int) -> str | None:
-    """Return what a person can do about a step that the kernel refused."""
-    if step in ("clone", "configure") and number in (errno_names.EPERM, errno_names.ENOSPC):
-        return (
-            "this host forbids user namespaces; allow them with sysctl "
-            "kernel.unprivileged_userns_clone=1, user.max_user_namespaces=10000 or (Ubuntu) "
-            "kernel.apparmor_restrict_unprivileged_userns=0, or run as root"
-        )
-    if step == "cgroup":
-        return "see `cloister doctor` for which limits this host can enforce"
-    if step == "proc" and number == errno_names.EPERM:
-        return "part of the host's /proc is covered, as in a container; run on the host itself"
-    if step == "mounts" and number in _IN_THE_WAY:
-        return (
-            "a link or a file stands in its way, which a program inside may have put there; rewind "
-            "the sandbox, or fork a snapshot of it, which leaves mounts and volumes out"
-        )
-    if step == "egress":
-        return (
-            "egress needs nftables in a network namespace of its own: load the modules nf_tables, "
-            "nft_chain_nat, nft_redir, nft_log, nft_reject_inet and nfnetlink_log, or leave egress "
-            "out of the policy"
-        )
-    return None
 
 
 def _sealed_copy(binary: Path) -> int:

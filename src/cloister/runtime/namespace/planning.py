@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import os
 import resource
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from cloister.errors import NotFound, RequestError, Unsupported
+from cloister.errors import CannotEnforce, NotFound, RequestError, Unsupported
 from cloister.model import Limits, Mount, MountMode, Profile, User, quote
 from cloister.policy import Policy, SecondLayer
 from cloister.runtime.ground import Ground, GroundDisk, GroundVolume
 from cloister.runtime.namespace import ids, rootfs
 from cloister.runtime.namespace.cgroups import Layout, plan_limits
+from cloister.runtime.namespace.hints import missing_capabilities
 from cloister.runtime.plan import WHOLE, DiskPlan, HostMount, IdRange, Plan, Room
 
 _CAPABILITY_NUMBERS = {
@@ -34,6 +36,15 @@ _GUEST_CAPABILITIES = sum(
     for name in ("chown", "dac_override", "fowner", "kill", "setgid", "setuid")
 )
 _RLIMIT_SIGPENDING, _RLIMIT_MSGQUEUE, _RLIMIT_NICE, _RLIMIT_RTPRIO = 11, 12, 13, 14
+# What is so when nobody asks for a number: less than that is no promise broken.
+_USUAL_OPEN_FILES = Limits().open_files
+_FIXED_RLIMITS = (
+    (resource.RLIMIT_MEMLOCK, 64 * 1024),
+    (_RLIMIT_MSGQUEUE, 819_200),
+    (_RLIMIT_SIGPENDING, 1024),
+    (_RLIMIT_NICE, 0),
+    (_RLIMIT_RTPRIO, 0),
+)
 _INIT = User(0, 0)
 
 
@@ -79,7 +90,7 @@ def make_room(
             count_processes=not layout.has("pids"),
             beside_guest=single or user.uid == init.uid,
         ),
-        open_files=limits.open_files,
+        open_files=_open_files(limits),
         bounding=ROOT_CAPABILITIES if root_profile else 0,
         guest_capabilities=0 if single else guest,
         root_capabilities=ROOT_CAPABILITIES if root_profile and not single else 0,
@@ -186,21 +197,47 @@ def _rlimits(
     limits: Limits, *, count_processes: bool, beside_guest: bool
 ) -> tuple[tuple[int, int, int], ...]:
     # The guest holds a few descriptors for each thing it does; programs get `open_files`.
-    most = max(limits.open_files, 4096)
+    most = max(_open_files(limits), min(_USUAL_OPEN_FILES, _highest(resource.RLIMIT_NOFILE)))
     core = _core_limit()
     rlimits = [
         (resource.RLIMIT_CORE, core, core),
         (resource.RLIMIT_NOFILE, most, most),
-        (resource.RLIMIT_MEMLOCK, 64 * 1024, 64 * 1024),
-        (_RLIMIT_MSGQUEUE, 819_200, 819_200),
-        (_RLIMIT_SIGPENDING, 1024, 1024),
-        (_RLIMIT_NICE, 0, 0),
-        (_RLIMIT_RTPRIO, 0, 0),
+        *(
+            (number, least, least)
+            for number, value in _FIXED_RLIMITS
+            # Who was given less passes that on.
+            for least in (min(value, _highest(number)),)
+        ),
     ]
     if count_processes:
         # Without a pids controller: since Linux 5.14 this counts per user namespace, and per user
         # in it. The guest counts where programs are of its own user; where they are not, the kernel
         # looks before it adds the one that becomes the user, so one more gets through.
-        most_processes = limits.pids + 1 if beside_guest else max(limits.pids - 1, 1)
+        wanted = limits.pids + 1 if beside_guest else max(limits.pids - 1, 1)
+        most_processes = min(wanted, _highest(resource.RLIMIT_NPROC))
         rlimits.append((resource.RLIMIT_NPROC, most_processes, most_processes))
     return tuple(rlimits)
+
+
+def _highest(number: int) -> int:
+    """Return up to where this process may raise a resource limit."""
+    hard = resource.getrlimit(number)[1]
+    return sys.maxsize if hard == resource.RLIM_INFINITY or _may_raise() else hard
+
+
+def _may_raise() -> bool:
+    return os.geteuid() == 0 and not missing_capabilities("SYS_RESOURCE")
+
+
+def _open_files(limits: Limits) -> int:
+    """Return how many files a program may open: it is a bound, and what we may is one before it."""
+    wanted, highest = limits.open_files, _highest(resource.RLIMIT_NOFILE)
+    if wanted > max(highest, _USUAL_OPEN_FILES):
+        raise CannotEnforce(
+            f"open_files = {wanted} cannot be given here",
+            limit="open_files",
+            why=f"this process may have {highest} open files itself",
+            enable=f"raise that (ulimit -Hn {wanted}, in a container --ulimit nofile={wanted}), "
+            f"or say open_files = {highest}",
+        )
+    return min(wanted, highest)
