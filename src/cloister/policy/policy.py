@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
@@ -258,8 +259,14 @@ class Policy:
 
     def digest(self) -> str:
         """Return the SHA-256 of the policy in hexadecimal; equal policies have equal digests."""
-        canonical = json.dumps(self.as_dict(), sort_keys=True, separators=(",", ":"))
-        return hashlib.sha256(canonical.encode("ascii")).hexdigest()
+        return _digest(self)
+
+
+# A ledger names it twice for each sandbox, and most sandboxes of a process have one policy.
+@functools.lru_cache(maxsize=64)
+def _digest(policy: Policy) -> str:
+    canonical = json.dumps(policy.as_dict(), sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(canonical.encode("ascii")).hexdigest()
 
 
 def _usual_ledger(egress: object) -> LedgerMode:

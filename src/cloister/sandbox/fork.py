@@ -65,7 +65,7 @@ async def fork(
     """Start `count` sandboxes from one snapshot."""
     if count > 1 and changes.get("keep") is not None:
         raise RequestError("several forks cannot be kept under one name; fork one at a time")
-    base = await _find(snapshot)
+    base, has_memory = await _find(snapshot)
     # Or a table of secrets of its own, as the constructor takes it.
     with_secrets = changes.get("secrets") is True
     if with_secrets:
@@ -73,8 +73,7 @@ async def fork(
     if with_secrets and not grants:
         raise RequestError("secrets go nowhere without a way out; say grants=True too")
     policy = _policy_of(base.id, base.policy, grants, with_secrets)
-    store = await open_store()
-    if not await asyncio.to_thread(store.memories.has, base.id):
+    if not has_memory:
         return await open_all([_open(make, policy, base, changes) for _ in range(count)])
     _require_same(base, policy, changes)
     async with unsealed(base, policy) as memory:
@@ -127,11 +126,18 @@ def _policy_of(id: str, text: str, grants: bool, with_secrets: bool) -> Policy:
     return policy if with_secrets else policy.replace(secrets=())
 
 
-async def _find(snapshot: Snapshot | str) -> Snapshot:
+async def _find(snapshot: Snapshot | str) -> tuple[Snapshot, bool]:
+    """Return the snapshot, and whether its memory was saved with it."""
     store = await open_store()
     # What a caller holds may have been removed, or never have been there: the records know.
     which = snapshot if isinstance(snapshot, str) else snapshot.id
-    return await asyncio.to_thread(store.snapshots.find, which)
+
+    # Both in one thread: the way there and back takes as long as either.
+    def look() -> tuple[Snapshot, bool]:
+        found = store.snapshots.find(which)
+        return found, store.memories.has(found.id)
+
+    return await asyncio.to_thread(look)
 
 
 async def _open(
