@@ -55,7 +55,10 @@ impl Guest {
         fd::write_all(pool.as_raw_fd(), seed)?;
         let facts = match self.again {
             Some(again) => {
-                tell(renewal, name)?;
+                // Begun ahead it is nobody yet: its programs are told with the next one.
+                if !name.is_empty() {
+                    tell(renewal, name)?;
+                }
                 again()?
             }
             // In a machine that is done by its first process: /dev is not ours to write to.

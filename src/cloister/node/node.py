@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cloister.errors import CloisterError, HostError, Unsupported
-from cloister.model import SandboxId
+from cloister.model import SandboxId, new_sandbox_id
+from cloister.node.ahead import Ahead
 from cloister.node.approval_queue import ApprovalQueue
 from cloister.node.gateway import GatewayKeeper
 from cloister.node.held_questions import Ask
@@ -65,6 +66,8 @@ class Node:
         self.depth_gateway = GatewayKeeper(beside=self.gateway)
         self._shown: dict[SandboxId, list[Path]] = {}
         self.approvals = ApprovalQueue()
+        # The next fork of what is forked again and again.
+        self.ahead = Ahead()
         self._records: dict[SandboxId, Path] = {}
         self._recording: dict[SandboxId, asyncio.TimerHandle] = {}
         self._keeper: AsyncGenerator[None, None] | None = None
@@ -129,7 +132,8 @@ class Node:
                 # What was begun ahead has a plan that cannot be changed any more.
                 await runtime.end_spare()
             require_no_machine(ground, runtime.name)
-            plan = runtime.plan(id, policy, ground)
+            standing = None if memory is None else memory.standing
+            plan = runtime.plan(id, policy, ground) if standing is None else standing.plan
             if amend is not None:
                 plan = amend(plan)
             if announce is not None:
@@ -150,6 +154,26 @@ class Node:
         # A sandbox that lives for a moment only is seen by nobody else: no record is written.
         write = functools.partial(self._record, runtime, guest, policy, label, time.time())
         self._recording[id] = asyncio.get_running_loop().call_later(_RECORD_AFTER_S, write)
+        return guest
+
+    async def stand(
+        self,
+        policy: Policy,
+        on_lost: Callable[[CloisterError], None],
+        ground: Ground,
+        memory: Memory,
+    ) -> Guest:
+        """Have one go on from memory for whoever comes for it, and hold it still."""
+        runtime = self.runtime_for(policy)
+        await runtime.prepare()
+        id = new_sandbox_id()
+        plan = runtime.plan(id, policy, ground)
+        guest = await _remembering(runtime).restore(id, plan, memory, on_lost)
+        try:
+            await runtime.pause(guest, True)
+        except BaseException:
+            await asyncio.shield(runtime.destroy(guest))
+            raise
         return guest
 
     def _gateway_for(self, provisions: Provisions | None) -> GatewayKeeper:
@@ -254,15 +278,18 @@ class Node:
         for runtime in self._runtimes.values():
             if isinstance(runtime, NamespaceRuntime | GvisorRuntime):
                 await runtime.fill_spare()
+        await self.ahead.fill()
 
     async def end_spares(self) -> None:
         """Have no sandbox in stock for whoever comes next; return when there is none."""
         for runtime in self._runtimes.values():
             if isinstance(runtime, NamespaceRuntime | GvisorRuntime):
                 await runtime.end_spare()
+        await self.ahead.end()
 
     async def close(self) -> None:
         """End every sandbox of this loop, and the launcher."""
+        await self.ahead.end()
         for runtime in self._runtimes.values():
             await runtime.close()
         await self.gateway.close()

@@ -52,6 +52,7 @@ class Workspace:
         self._has_lent = False
         self._is_by_size = False
         self._base: str | None = None
+        self._given: Disk | None = None
         self._preparing: asyncio.TimerHandle | None = None
         self.image: Image | None = None
         self.disk: Disk | None = None
@@ -59,11 +60,20 @@ class Workspace:
 
     @classmethod
     async def open(
-        cls, id: SandboxId, policy: Policy, keep: str | None, base: Snapshot | None
+        cls,
+        id: SandboxId,
+        policy: Policy,
+        keep: str | None,
+        base: Snapshot | None,
+        disk: Disk | None = None,
     ) -> Self:
-        """Find or make all of it. Nothing is left behind if this raises."""
+        """Find or make all of it. Nothing is left behind if this raises.
+
+        `disk` is one that was made of `base` ahead.
+        """
         store = await open_store()
         workspace = cls(store, id, as_held(policy, store))
+        workspace._given = disk
         workspace._is_by_size = is_by_size(policy)
         opening = asyncio.ensure_future(asyncio.to_thread(workspace._open, keep, base))
         try:
@@ -89,7 +99,7 @@ class Workspace:
             self.disk = self._store.disks.find(self._kept.disk)
             self._head = self._kept.head
         elif self._policy.storage is Storage.DISK:
-            self.disk = self._new_disk(base)
+            self.disk = self._given or self.new_disk(base)
             self._head = self._base = None if base is None else base.id
             if keep is not None:
                 self._keep_as(keep)
@@ -125,7 +135,8 @@ class Workspace:
         for mount in self._policy.volumes:
             self._volumes.append(self._uses.enter_context(self._store.volumes.using(mount.name)))
 
-    def _new_disk(self, base: Snapshot | None) -> Disk:
+    def new_disk(self, base: Snapshot | None) -> Disk:
+        """Make a disk as this policy wants it, for this sandbox or one like it."""
         limits = self._policy.limits
         disk = self._store.disks.create(
             f"{self._id}-{secrets.token_hex(4)}",
@@ -300,7 +311,7 @@ class Workspace:
         """Make the disk what it was; what it is now is gone."""
 
         def replace() -> None:
-            old, self.disk = self.disk, self._new_disk(target)
+            old, self.disk = self.disk, self.new_disk(target)
             self._head = target.id
             if self._kept is not None:
                 self._kept = self._store.kept.update(

@@ -34,13 +34,15 @@ class Memory:
     """What a sandbox knew at one moment: plain files in a directory that is itself in memory.
 
     Whoever goes on from it is the same sandbox, over the `link` it had; or another one, by a
-    `renewal`, whose requests have numbers from `first_id` on.
+    `renewal`, whose requests have numbers from `first_id` on. With `standing` that has been done
+    already, and somebody stands still until it is known who it is.
     """
 
     files: Path
     first_id: int
     link: Link | None = None
     renewal: Renewal | None = None
+    standing: Guest | None = None
 
 
 @runtime_checkable

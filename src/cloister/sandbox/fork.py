@@ -9,22 +9,26 @@ from collections.abc import Callable, Coroutine, Generator
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar
 
-from cloister.errors import RequestError
+from cloister.errors import GuestGone, RequestError
 from cloister.model import quote
-from cloister.node import open_store
+from cloister.node import Node, open_store
 from cloister.node.remembered import unsealed
 from cloister.policy import Policy, read_policy
 
 if TYPE_CHECKING:
     from cloister.runtime.memory import Memory
-    from cloister.store import Snapshot
+    from cloister.sandbox.fork_ahead import BeginAnother
+    from cloister.store import Disk, Snapshot
 
 
 class Forked(Protocol):
     """What a fork needs of a sandbox."""
 
     def stand_on(self, snapshot: Snapshot) -> None: ...
-    def remember(self, memory: Memory, paused: str | None = None) -> None: ...
+    def remember(
+        self, memory: Memory, paused: str | None = None, disk: Disk | None = None
+    ) -> None: ...
+    def begin_another(self, base: Snapshot) -> BeginAnother | None: ...
     async def open(self) -> Self: ...
     async def stop(self) -> None: ...
 
@@ -76,8 +80,43 @@ async def fork(
     if not has_memory:
         return await open_all([_open(make, policy, base, changes) for _ in range(count)])
     _require_same(base, policy, changes)
-    async with unsealed(base, policy) as memory:
-        return await open_all([_open(make, policy, base, changes, memory) for _ in range(count)])
+    # Imported when needed: most forks begin anew.
+    from cloister.sandbox.fork_ahead import kind_of
+
+    kind = kind_of(base, policy, changes) if count == 1 else None
+    ahead = Node.current().ahead
+    opened = None if kind is None else await _open_standing(make, policy, base, changes, kind)
+    if opened is None:
+        async with unsealed(base, policy) as memory:
+            openings = [_open(make, policy, base, changes, memory) for _ in range(count)]
+            opened = await open_all(openings)
+    begin = None if kind is None else opened[0].begin_another(base)
+    if begin is not None:
+        ahead.used(kind, begin)
+    return opened
+
+
+async def _open_standing(
+    make: Callable[..., S],
+    policy: Policy,
+    base: Snapshot,
+    changes: dict[str, Any],
+    kind: tuple[str, Policy],
+) -> list[S] | None:
+    """Open the one that was begun ahead, if there is one."""
+    from cloister.sandbox.fork_ahead import StandingFork
+
+    standing = await Node.current().ahead.take(kind)
+    if not isinstance(standing, StandingFork):
+        return None
+    sandbox = make(policy, **changes)
+    sandbox.stand_on(base)
+    sandbox.remember(standing.memory, disk=standing.disk)
+    try:
+        return [await sandbox.open()]
+    except GuestGone:
+        # It ended in the moment it was taken: the next is begun as if there had been none.
+        return None
 
 
 def _require_same(base: Snapshot, policy: Policy, changes: dict[str, Any]) -> None:

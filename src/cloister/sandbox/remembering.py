@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import shutil
 from collections.abc import Coroutine
 from contextlib import AbstractAsyncContextManager
@@ -15,9 +16,10 @@ from cloister.runtime.memory import Memory
 
 if TYPE_CHECKING:
     from cloister.node import Workspace
+    from cloister.sandbox.fork_ahead import BeginAnother
     from cloister.sandbox.recording import Recording
     from cloister.sandbox.sandbox import Sandbox
-    from cloister.store import Snapshot
+    from cloister.store import Disk, Snapshot
 
 _Value = TypeVar("_Value")
 
@@ -44,12 +46,16 @@ class Remembering:
         # The snapshot that it was paused with, until it wakes and once it has.
         self._asleep: str | None = None
         self._woken: str | None = None
+        # The disk of one that was begun ahead.
+        self.ready_disk: Disk | None = None
 
-    def remember(self, memory: Memory, paused: str | None = None) -> None:
+    def remember(self, memory: Memory, paused: str | None = None, disk: Disk | None = None) -> None:
         """Go on from memory, as who this sandbox is. Before the start only.
 
-        `paused` is the snapshot that the memory is of, where it is gone on from once.
+        `paused` is the snapshot that the memory is of, where it is gone on from once; `disk` is the
+        one that whoever stands ready stands on.
         """
+        self.ready_disk = disk
         self.memory = renewed(memory, self._sandbox.id)
         self._renewals = 0 if self.memory.renewal is None else self.memory.renewal.number
         self._asleep = paused
@@ -77,6 +83,15 @@ class Remembering:
     def has_gone_on(self) -> None:
         """The start is over."""
         self.memory = self._woken = None
+
+    def begin_another(self, base: Snapshot) -> BeginAnother | None:
+        """Return what begins another fork like this one; only gVisor's can stand still for it."""
+        if self._sandbox.guest.runtime != "gvisor" or not self._sandbox.guest.groups:
+            return None
+        from cloister.sandbox.fork_ahead import begin
+
+        workspace, policy = self.workspace, self._sandbox.policy
+        return functools.partial(begin, base, policy, workspace.ground, workspace.new_disk)
 
     async def pause_to_disk(self) -> Snapshot:
         """Save disk and memory of one moment, to go on from there; nothing runs afterwards."""

@@ -136,7 +136,9 @@ class State(Remembering):
         made = policy
         if wanted.keep is not None and not policy.ledger_is_stated:
             made = policy.replace(ledger=LedgerMode.ON)
-        workspace = await Workspace.open(sandbox.id, made, wanted.keep, wanted.base)
+        workspace = await Workspace.open(
+            sandbox.id, made, wanted.keep, wanted.base, self.ready_disk
+        )
         self._workspace = workspace
         if wanted.keep is not None and self.memory is None:
             require_awake(workspace.store, wanted.keep)

@@ -15,10 +15,11 @@ if TYPE_CHECKING:
     from cloister.model import Result
     from cloister.model.approvals import Answer, Question
     from cloister.runtime.memory import Memory
+    from cloister.sandbox.fork_ahead import BeginAnother
     from cloister.sandbox.process import Command
     from cloister.sandbox.recording import Recording
     from cloister.sandbox.state import State
-    from cloister.store import Snapshot
+    from cloister.store import Disk, Snapshot
     from cloister.store.changes import Owners, Skeleton, Stratum
 
 
@@ -48,9 +49,13 @@ class Stateful:
         if self._state.stands_still:
             await self._state.wait_until_moving()
 
-    def remember(self, memory: Memory, paused: str | None = None) -> None:
+    def remember(self, memory: Memory, paused: str | None = None, disk: Disk | None = None) -> None:
         """Go on from memory instead of beginning. Before the start only."""
-        self._state.remember(memory, paused)
+        self._state.remember(memory, paused, disk)
+
+    def begin_another(self, base: Snapshot) -> BeginAnother | None:
+        """Return what begins another fork like this one ahead; None where its wall cannot."""
+        return self._state.begin_another(base)
 
     def stand_on(self, snapshot: Snapshot) -> None:
         """Begin as a snapshot was. Before the start only."""

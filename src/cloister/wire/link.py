@@ -25,6 +25,7 @@ from cloister.wire.messages import (
     encode_hold,
     encode_ping,
     encode_proceed,
+    encode_renew,
 )
 from cloister.wire.streams import close_ready_pipes
 
@@ -193,6 +194,22 @@ class Link:
         for frame, descriptors in withheld:
             self.send(frame, descriptors)
             _close(descriptors)
+
+    async def renew(self, renewal: int, seed: bytes, name: str) -> Hello:
+        """Have the guest that is held go on as another; return what it says of itself then."""
+        if self._error is not None:
+            raise self._error
+        self._withheld = None
+        self.greeted = self._loop.create_future()
+        self._loop.add_reader(self._socket.fileno(), self._readable)
+        self.send(encode_renew(self.new_id(), renewal, seed, name))
+        try:
+            async with asyncio.timeout(_HOLD_S):
+                return await asyncio.shield(self.greeted)
+        except TimeoutError:
+            error = GuestGone("the guest does not go on", reason="hung")
+            self._lose(error)
+            raise error from None
 
     def fail(self, error: CloisterError) -> None:
         """Give up on this guest for a reason found elsewhere; whoever waits for it gets that."""

@@ -32,6 +32,7 @@ from cloister.runtime.gvisor.saving import (
     save,
     write_release,
 )
+from cloister.runtime.gvisor.standing import take_over
 from cloister.runtime.memory import Memory
 from cloister.runtime.namespace import NamespaceRuntime
 from cloister.runtime.namespace.guest import NamespaceGuest
@@ -201,7 +202,7 @@ class GvisorRuntime:
         guest.link_stays = True
         # Out of the way: whoever goes on under the same name may save again.
         files = self.memory_place(f"{guest.id}.saved")
-        os.rename(self.memory_place(guest.id), files)
+        os.rename(_image_place(guest), files)
         try:
             write_release(files, find_runsc())
         except ProtocolViolation as error:
@@ -213,6 +214,8 @@ class GvisorRuntime:
         self, id: SandboxId, plan: Plan, memory: Memory, on_lost: Callable[[CloisterError], None]
     ) -> Guest:
         """Build the wall, and have runsc go on in it from memory."""
+        if memory.standing is not None:
+            return await take_over(self._launching, memory, id, on_lost, _require_posture)
         if plan.kernel is None:
             raise RequestError("the plan has no kernel to go on in")
         require_release(memory.files, find_runsc())
@@ -286,6 +289,14 @@ class GvisorRuntime:
 
     def abandon(self) -> None:
         """Nothing is held here that the launcher's runtime does not hold."""
+
+
+def _image_place(guest: GvisorGuest) -> str:
+    """Return where its memory is written: by the name it was begun under, if that was another."""
+    written = () if guest.plan.kernel is None else guest.plan.kernel.written
+    if not written:
+        raise RequestError("the plan has no place for memory")
+    return written[0][1]
 
 
 def _kernel_policy(policy: Policy) -> Policy:
