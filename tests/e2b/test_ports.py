@@ -51,6 +51,12 @@ class Echo(http.server.BaseHTTPRequestHandler):
             mask = self.rfile.read(4)
             data = bytes(b ^ mask[i % 4] for i, b in enumerate(self.rfile.read(size)))
             if first & 15 == 8: return
+            if data == b"host":
+                data = self.headers["Host"].encode(); size = len(data)
+            if data.startswith(b"big "):
+                size = int(data[4:])
+                self.wfile.write(bytes([0x82, 127]) + size.to_bytes(8, "big") + bytes(size))
+                continue
             wide = size.to_bytes(2, "big") if size > 125 else b""
             self.wfile.write(bytes([first, 126 if wide else size]) + wide + data)
     def log_message(self, *_): pass
@@ -134,6 +140,22 @@ def test_a_websocket_carries_messages_both_ways(server: Pointed, inside: Sandbox
         assert messages.recv(timeout=10) == "héllo"
         messages.send(b"\x00\xff" * 5000)
         assert messages.recv(timeout=10) == b"\x00\xff" * 5000
+        messages.send("host")
+        assert messages.recv(timeout=10) == inside.get_host(8000)
+
+
+def test_a_picture_of_a_page_is_one_message_and_there_is_a_largest(
+    server: Pointed, inside: Sandbox
+) -> None:
+    address = f"ws://{inside.get_host(8000)}/socket"
+    options = {"sock": connected(server), "open_timeout": 20, "max_size": None}
+    with connect(address, **options) as messages:
+        for size in (2**20 + 1, 12 * 2**20):
+            messages.send(f"big {size}")
+            assert len(messages.recv(timeout=30)) == size
+        messages.send(f"big {32 * 2**20 + 1}")
+        with pytest.raises(WebSocketException):
+            messages.recv(timeout=30)
 
 
 def test_a_websocket_to_a_closed_port_is_refused(server: Pointed, inside: Sandbox) -> None:

@@ -40,6 +40,9 @@ async def test_only_the_token_opens_and_no_web_page_is_let_in(serve, sandboxes_o
         assert await status(**BEARER, Origin="null") == 403
         assert await status(**BEARER, Host="evil.example") == 421
         assert await status(**BEARER, Origin="http://good.example") == 200
+        own = served.url.removesuffix("/mcp")
+        assert await status(**BEARER, Origin=own) == 200
+        assert await status(**BEARER, Origin=own.rpartition(":")[0] + ":1") == 403
         assert await status(**BEARER) == 200
         # Who is not let in makes nothing.
         assert not sandboxes_of(served.process.pid)

@@ -37,6 +37,8 @@ async def serve_http(
         ) from error
     port = listening.getsockname()[1]
     hosts = [f"{name}:{port}" for name in ("127.0.0.1", "localhost", "[::1]")]
+    # A page of this very server is let in: there is none but what a client of it makes.
+    origins = [*origins, *(f"http://{host}" for host in hosts)]
     app = server.streamable_http_app(
         streamable_http_path=PATH,
         max_request_body_size=_MAXIMUM_BODY_BYTES,
@@ -45,7 +47,7 @@ async def serve_http(
         transport_security=TransportSecuritySettings(
             enable_dns_rebinding_protection=True,
             allowed_hosts=hosts,
-            allowed_origins=list(origins),
+            allowed_origins=origins,
         ),
     )
     config = uvicorn.Config(

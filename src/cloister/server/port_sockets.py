@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import weakref
 from dataclasses import dataclass
 
 from starlette.types import Receive, Send
@@ -17,7 +18,10 @@ from websockets.uri import parse_uri
 from cloister.errors import CloisterError
 from cloister.sandbox import Sandbox
 
-_MOST_MESSAGE_BYTES = 2**20
+# A picture of a page that a browser inside has drawn is one message.
+_MOST_MESSAGE_BYTES = 32 * 2**20
+# What all sockets of one sandbox have sent and nobody has taken yet.
+_MOST_HELD_BYTES = 64 * 2**20
 _CHUNK_BYTES = 64 * 1024
 _ANSWER_S = 30.0
 # What the handshake has of its own (RFC 6455, 4.1).
@@ -52,7 +56,7 @@ async def carry_socket(
     except CloisterError:
         await send({"type": "websocket.close", "code": 1014, "reason": "port is not open"})
         return
-    inner = _Inner(reader, writer)
+    inner = _Inner(reader, writer, _HELD.setdefault(sandbox, _Held()))
     try:
         async with asyncio.timeout(_ANSWER_S):
             subprotocol = await inner.shake_hands(opening)
@@ -72,19 +76,38 @@ async def carry_socket(
         for task in (inward, outward):
             task.cancel()
         await asyncio.gather(inward, outward, return_exceptions=True)
+        inner.let_go()
         writer.close()
+
+
+class _Held:
+    """How many bytes of one sandbox are held for clients."""
+
+    __slots__ = ("__weakref__", "size")
+
+    def __init__(self) -> None:
+        self.size = 0
+
+
+_HELD: weakref.WeakKeyDictionary[Sandbox, _Held] = weakref.WeakKeyDictionary()
 
 
 class _Inner:
     """The connection to the server inside, of which we are the client."""
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def __init__(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, held: _Held
+    ) -> None:
         self._reader = reader
         self._writer = writer
+        self._held = held
+        # Of the message that comes, and of the last one, which the client may not have read.
+        self._coming_bytes = self._sent_bytes = 0
         self._protocol: ClientProtocol
 
     async def shake_hands(self, opening: Opening) -> str | None:
-        host = dict(opening.headers).get(b"host", b"localhost").decode("latin-1")
+        named = {name.lower(): value for name, value in opening.headers}
+        host = named.get(b"host", b"localhost").decode("latin-1")
         wanted = [Subprotocol(name) for name in opening.subprotocols]
         self._protocol = ClientProtocol(
             parse_uri(f"ws://{host}{opening.target.decode('latin-1')}"),
@@ -143,6 +166,11 @@ class _Inner:
                     return
                 if event.fin:
                     await _pass(send, kind, b"".join(parts))
+                    parts = []
+                    self._count_sent()
+            if self._held.size > _MOST_HELD_BYTES:
+                await send({"type": "websocket.close", "code": 1009})
+                return
             if self._protocol.state is State.CLOSED or not await self._receive():
                 await send({"type": "websocket.close", "code": 1011})
                 return
@@ -150,11 +178,23 @@ class _Inner:
     async def _receive(self) -> bool:
         data = await self._reader.read(_CHUNK_BYTES)
         if data:
+            self._coming_bytes += len(data)
+            self._held.size += len(data)
             self._protocol.receive_data(data)
         else:
             self._protocol.receive_eof()
         await self._flush()
         return bool(data)
+
+    def _count_sent(self) -> None:
+        # A message is sent when the one before it has been taken.
+        self._held.size -= self._sent_bytes
+        self._sent_bytes, self._coming_bytes = self._coming_bytes, 0
+
+    def let_go(self) -> None:
+        """Hold nothing any more."""
+        self._held.size -= self._sent_bytes + self._coming_bytes
+        self._sent_bytes = self._coming_bytes = 0
 
     async def _flush(self) -> None:
         for data in self._protocol.data_to_send():
