@@ -168,7 +168,8 @@ class _Inner:
                     await _pass(send, kind, b"".join(parts))
                     parts = []
                     self._count_sent()
-            if self._held.size > _MOST_HELD_BYTES:
+            # What breaks the protocol, and a frame that is too large, is not waited for.
+            if self._held.size > _MOST_HELD_BYTES or self._protocol.parser_exc is not None:
                 await send({"type": "websocket.close", "code": 1009})
                 return
             if self._protocol.state is State.CLOSED or not await self._receive():
