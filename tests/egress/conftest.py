@@ -39,6 +39,7 @@ ON_EVERY_WALL = {
     "test_a_killed_gateway_resets_what_was_open_and_another_serves",
     "test_a_server_that_speaks_first_is_heard",
     "test_curl_reaches_an_allowed_host_and_no_other",
+    "test_datagrams_to_anywhere_are_recorded_and_those_inside_are_not",
     "test_programs_trust_what_reads_their_requests",
     "test_python_sends_and_fetches_much",
     "test_the_proxies_inside_serve_those_who_ask",

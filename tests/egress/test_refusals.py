@@ -52,6 +52,30 @@ async def test_addresses_and_other_protocols_lead_nowhere(
     assert web.connections == 1
 
 
+async def test_datagrams_to_anywhere_are_recorded_and_those_inside_are_not(
+    web: Any, sandbox_to: Make, inside: Any
+) -> None:
+    program = """
+import socket
+own = socket.socket(2, 2)
+own.bind(("127.0.0.1", 0))
+out = socket.socket(2, 2)
+out.sendto(b"own", own.getsockname())
+print(own.recv(3).decode(), socket.gethostbyname("web.test"))
+for place in (("8.8.8.8", 443), ("10.1.2.3", 123)):
+    try:
+        out.sendto(b"x" * 1000, place)
+    except OSError:
+        continue
+"""
+    async with sandbox_to(f"web.test:{web.port}") as sandbox:
+        result = await sandbox.run(inside(program))
+        assert result.stdout.startswith("own 198.18."), result.stderr
+        denied = (await sandbox.traffic()).denied
+    found = [(each.protocol, each.host, each.port) for each in denied]
+    assert found == [("udp", "8.8.8.8", 443), ("udp", "10.1.2.3", 123)]
+
+
 async def test_the_real_address_of_an_allowed_host_is_no_way_to_it(
     web: Any, sandbox_to: Make, inside: Any
 ) -> None:

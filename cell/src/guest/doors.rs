@@ -1,6 +1,7 @@
 //! The one way out of a kernel that has no network: what connects anywhere is accepted here, and
 //! carried to the host, who decides where it goes.
 
+use super::datagrams;
 use super::duct::Duct;
 use super::link::Link;
 use crate::sys::fd::{self, Wait};
@@ -21,20 +22,24 @@ const MOST_QUESTIONS: usize = 64;
 const LONGEST_QUESTION: usize = 4096;
 /// A record has the first 128 bytes of a packet, and as much again about it.
 const LONGEST_REPORT: usize = 1024;
+const REPORTS_AT_ONCE: usize = 64;
 
 pub struct Doors {
     /// All TCP, questions for names by TCP, the two proxies; by their number on the wire.
     listening: [OwnedFd; 4],
     names: OwnedFd,
-    /// The kernel's word on packets that it refused, where it has one.
-    refused: Option<OwnedFd>,
+    /// Where it is heard of packets that lead nowhere, and what makes a record of what is heard.
+    refused: Option<(OwnedFd, Recorded)>,
     open: usize,
     last_id: u32,
     asking: VecDeque<(u32, socket::Peer)>,
 }
 
+/// A record of the kernel's log of packets, or None for what is no refusal.
+type Recorded = fn(&[u8]) -> Option<Vec<u8>>;
+
 impl Doors {
-    /// Open them, and have everything led there.
+    /// Open them, and have everything led there; datagrams that are not led anywhere are seen.
     pub fn open(lead: fn([u16; 3]) -> io::Result<()>) -> io::Result<Doors> {
         let listening = [
             socket::listen_loopback(0)?,
@@ -44,7 +49,8 @@ impl Doors {
         ];
         let names = socket::datagram_loopback(0)?;
         lead([socket::port(&listening[0])?, socket::port(&names)?, socket::port(&listening[1])?])?;
-        Ok(Doors::new(listening, names, None))
+        let seen = socket::all_datagrams()?;
+        Ok(Doors::new(listening, names, Some((seen, datagrams::recorded))))
     }
 
     /// Those that the launcher has opened and everything is led to; None where there is no way out.
@@ -55,10 +61,12 @@ impl Doors {
         let [tcp, names, names_tcp, http, socks, refused] =
             <[OwnedFd; 6]>::try_from(doors.0).map_err(|_| io::Error::from_raw_os_error(libc::EBADF))?;
         fd::set_nonblocking(&refused, true)?;
-        Ok(Some(Doors::new([tcp, names_tcp, http, socks], names, Some(refused))))
+        // A record already.
+        let recorded: Recorded = |bytes| Some(bytes.to_vec());
+        Ok(Some(Doors::new([tcp, names_tcp, http, socks], names, Some((refused, recorded)))))
     }
 
-    fn new(listening: [OwnedFd; 4], names: OwnedFd, refused: Option<OwnedFd>) -> Doors {
+    fn new(listening: [OwnedFd; 4], names: OwnedFd, refused: Option<(OwnedFd, Recorded)>) -> Doors {
         Doors { listening, names, refused, open: 0, last_id: FIRST_OF_GUEST - 1, asking: VecDeque::new() }
     }
 
@@ -70,7 +78,7 @@ impl Doors {
         let names = if link_has_room { self.names.as_raw_fd() } else { -1 };
         waits.push(fd::wait_for(names, libc::POLLIN));
         let refused = self.refused.as_ref().filter(|_| link_has_room);
-        waits.push(fd::wait_for(refused.map_or(-1, AsRawFd::as_raw_fd), libc::POLLIN));
+        waits.push(fd::wait_for(refused.map_or(-1, |(heard, _)| heard.as_raw_fd()), libc::POLLIN));
     }
 
     pub fn serve(&mut self, waits: &[Wait], link: &mut Link, ducts: &mut Vec<Duct>) -> io::Result<()> {
@@ -124,15 +132,24 @@ impl Doors {
     /// Pass on what the kernel says of packets; where it had more to say than it keeps, some is lost.
     /// `waits` are those of `add_waits`.
     pub fn report_refused(&mut self, waits: &[Wait], link: &mut Link) -> io::Result<()> {
+        if waits[self.listening.len() + 1].revents == 0 {
+            return Ok(());
+        }
         let mut buffer = [0u8; LONGEST_REPORT];
-        while waits[self.listening.len() + 1].revents != 0 && link.has_room() {
-            let read = self.refused.as_ref().map(|refused| fd::read(refused.as_raw_fd(), &mut buffer));
-            match read {
-                Some(Ok(count @ 1..)) => {
-                    let id = self.next_id();
-                    link.say(id, &ToHost::Refused { bytes: buffer[..count].to_vec() })?;
+        // Not without end: a flood does not keep the guest from its other work.
+        for _ in 0..REPORTS_AT_ONCE {
+            let record = match &self.refused {
+                Some((heard, recorded)) if link.has_room() => {
+                    match fd::read(heard.as_raw_fd(), &mut buffer) {
+                        Ok(count @ 1..) => recorded(&buffer[..count]),
+                        _ => break,
+                    }
                 }
                 _ => break,
+            };
+            if let Some(bytes) = record {
+                let id = self.next_id();
+                link.say(id, &ToHost::Refused { bytes })?;
             }
         }
         Ok(())

@@ -6,6 +6,7 @@
 
 mod account;
 mod clerk;
+mod datagrams;
 mod doors;
 mod duct;
 mod groups;

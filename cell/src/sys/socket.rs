@@ -130,6 +130,13 @@ pub fn datagram_loopback(port: u16) -> io::Result<OwnedFd> {
     bound_loopback(libc::SOCK_DGRAM, port)
 }
 
+/// A socket that is handed a copy of every datagram of IPv4 that this network delivers, header and all.
+pub fn all_datagrams() -> io::Result<OwnedFd> {
+    let flags = libc::SOCK_RAW | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+    // SAFETY: creates a descriptor.
+    check(unsafe { libc::socket(libc::AF_INET, flags, libc::IPPROTO_UDP) } as libc::c_long).map(from_raw)
+}
+
 /// Connections that wait to be taken; the kernel's own most is net.core.somaxconn.
 const BACKLOG: i32 = 4096;
 

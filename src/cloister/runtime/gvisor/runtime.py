@@ -41,8 +41,8 @@ from cloister.runtime.namespace.runtime import cell_binary
 from cloister.runtime.namespace.saving_room import room_to_save
 from cloister.runtime.namespace.spare import AFTER_START_S, Spare
 from cloister.runtime.plan import Plan, Room
+from cloister.runtime.refusals import Refusals
 from cloister.runtime.way_out import WayOut
-from cloister.wire import Link
 
 # Three starts of a large program, which on a busy machine take their time.
 _GREETING_S = 60.0
@@ -254,7 +254,7 @@ class GvisorRuntime:
             # Kept open: its end is the end of the sandbox, and by it runsc is told to save.
             guest.word = reading
             if plan.room.egress:
-                guest.way_out = _lead_out(guest.link, reading)
+                _lead_out(guest, reading)
             return guest
         finally:
             writing.close()
@@ -307,12 +307,17 @@ def _kernel_policy(policy: Policy) -> Policy:
     return policy.replace(limits=limits.replace(memory=memory or "unlimited", pids=pids))
 
 
-def _lead_out(link: Link, word: socket.socket) -> WayOut:
-    """Carry what connects inside to the doors of the network around it."""
+def _lead_out(guest: GvisorGuest, word: socket.socket) -> None:
+    """Carry what connects inside to the doors of the network around it, and what is refused."""
+    if guest.doors is None:
+        # Then there is nobody to lead to, and whoever asked for a way out says so.
+        return
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with theirs:
         socket.send_fds(word, [_DIAL], [theirs.fileno()])
-    return WayOut(link, Dialler(ours))
+    refusals = Refusals(guest.doors.refused)
+    guest.doors = dataclasses.replace(guest.doors, refused=refusals.detach())
+    guest.way_out = WayOut(guest.link, Dialler(ours), refusals)
 
 
 def _outside(runsc: Runsc, guest: GvisorGuest) -> dict[str, str]:
