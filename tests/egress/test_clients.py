@@ -166,7 +166,7 @@ async def test_npm_fetches_packages(tls: Any, files: Path, reach: Reach) -> None
                 f"mkdir -p /tmp/npm{number} && cd /tmp/npm{number} && npm install --no-audit"
                 f" --no-fund --no-update-notifier --cache /tmp/npm{number}/cache"
                 f" --registry https://{host}/files/ tiny-of-tests"
-                " && ls node_modules",
+                " && cd node_modules && echo *",
                 timeout=60,
             )
             assert "tiny-of-tests" in result.stdout, result.stderr

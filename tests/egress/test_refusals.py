@@ -37,7 +37,7 @@ pytestmark = pytest.mark.filterwarnings(
     ],
 )
 async def test_addresses_and_other_protocols_lead_nowhere(
-    web: Any, sandbox_to: Make, inside: Any, text: str, protocol: str, host: str
+    web: Any, sandbox_to: Make, inside: Any, text: str, protocol: str, host: str, wall: str
 ) -> None:
     place = {"raw": "10.99.0.1", "six": "2606:2800:220:1::2", "port": web.port}
     program = "import socket\n" + text.format(**place)
@@ -45,9 +45,10 @@ async def test_addresses_and_other_protocols_lead_nowhere(
         await sandbox.run(inside(program))
         traffic = await sandbox.traffic()
         twin = await sandbox.run(f"curl -sS -m 10 http://web.test:{web.port}/hello")
-    assert [(each.protocol, each.host) for each in traffic.denied] == [
-        (protocol, host.format(**place))
-    ]
+    # gVisor refuses IPv6 before there is a packet that could be seen.
+    unseen = wall == "gvisor" and host.startswith("2606:")
+    expected = [] if unseen else [(protocol, host.format(**place))]
+    assert [(each.protocol, each.host) for each in traffic.denied] == expected
     assert twin.stdout == "hello from outside\n"
     assert web.connections == 1
 
@@ -183,7 +184,7 @@ async def test_a_hosts_file_inside_changes_nothing(web: Any, sandbox_to: Make) -
     assert len(web.asked) == 1
 
 
-async def test_without_egress_there_is_nothing_at_all(web: Any, inside: Any) -> None:
+async def test_without_egress_there_is_nothing_at_all(web: Any, inside: Any, wall: str) -> None:
     text = f"""
 import socket
 for place in (("198.18.0.1", 53), ("127.0.0.1", 3128), ("10.0.0.1", {web.port})):
@@ -193,11 +194,9 @@ for place in (("198.18.0.1", 53), ("127.0.0.1", 3128), ("10.0.0.1", {web.port}))
     async with Sandbox() as sandbox:
         result = (await sandbox.run(inside(text))).check()
         traffic = await sandbox.traffic()
-    assert result.stdout.splitlines() == [
-        "Network is unreachable",
-        "Connection refused",
-        "Network is unreachable",
-    ]
+    # One kernel's word for it, and the other's.
+    nowhere = "No route to host" if wall == "gvisor" else "Network is unreachable"
+    assert result.stdout.splitlines() == [nowhere, "Connection refused", nowhere]
     assert traffic.events == ()
 
 
