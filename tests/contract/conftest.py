@@ -17,13 +17,14 @@ import pytest
 
 from cloister import Sandbox
 from cloister.node import Node, list_records
+from cloister.policy import DirectoryRoot
 from cloister.runtime.gvisor.program import candidates
 from cloister.runtime.namespace.ids import find_sub_ids
 from cloister.runtime.namespace.instance import runtime_directory
 from cloister.runtime.namespace.layout import find_layout
 from cloister.runtime.wasm.program import why_absent
 
-from .machine_root import has_machines
+from .machine_root import PLACE, has_machines, machine_root
 
 NO_UNIFIED = "without a unified control group there is no freezing and no sum of cpu time"
 
@@ -48,11 +49,13 @@ OF_THE_HOST = {
 }
 # Of these modules all: what is recorded, and what is launched ahead, is on the server's disk and in
 # its process; a wall's own programs are its host's.
-MODULES_OF_THE_HOST = ("ledger", "machines", "spares", "walls")
+MODULES_OF_THE_HOST = ("hostile_machines", "ledger", "machines", "spares", "walls")
 
 
 # What of the contract needs no programs inside, or not always.
 _OF_FILES = ("copy", "files", "watch")
+# What of the contract is asked of machines each time; all of it is under `make soak`.
+_SHORT_ON_MACHINES: tuple[str, ...] = ()
 # What of the contract is run on a slower wall each time; all of it is under `make soak`.
 _SHORT = ("copy", "dial", "endings", "mounts", "output", "profiles", "root", "watch")
 
@@ -66,7 +69,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             absent.append(item)
             continue
         parameters = getattr(getattr(item, "callspec", None), "params", {})
-        if item.path.stem == "test_machines" and not has_microvm():
+        if item.path.stem in ("test_machines", "test_hostile_machines") and not has_microvm():
             absent.append(item)
             continue
         if item.path.stem == "test_ungrouped" and find_layout().directories():
@@ -76,6 +79,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if parameters.get("transport") == "wasm":
             # Once is enough: it is the first wall, with files that no program touches.
             if module not in _OF_FILES or os.geteuid() != 0 or why_absent() is not None:
+                absent.append(item)
+            continue
+        if parameters.get("transport") == "microvm":
+            is_asked = TRANSPORTS == ["microvm"] or item.originalname in _SHORT_ON_MACHINES
+            if not is_asked or not has_microvm():
                 absent.append(item)
             continue
         if parameters.get("transport") != "gvisor" and module != "walls":
@@ -117,9 +125,12 @@ async def unified_group(host: str, nothing_stays: None) -> None:
             pytest.skip(NO_UNIFIED)
 
 
-USUAL = ["fds", "stream", "gvisor", "wasm"]
-# With CLOISTER_CONTRACT=server the same is asked of sandboxes on a server.
-TRANSPORTS = ["server"] if os.environ.get("CLOISTER_CONTRACT") == "server" else USUAL
+USUAL = ["fds", "stream", "gvisor", "wasm", "microvm"]
+# With CLOISTER_CONTRACT=server the same is asked of sandboxes on a server, with =microvm all of it
+# of machines.
+_ASKED = os.environ.get("CLOISTER_CONTRACT")
+TRANSPORTS = [_ASKED] if _ASKED in ("server", "microvm") else USUAL
+WALLS = ("gvisor", "wasm", "microvm")
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -148,9 +159,11 @@ def served() -> Iterator[None]:
 
 
 @pytest.fixture(params=TRANSPORTS)
-def transport(request: pytest.FixtureRequest) -> str:
-    """Whether descriptors travel, or everything goes over one stream; the last two are walls."""
-    if request.param in ("gvisor", "wasm"):
+def transport(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Whether descriptors travel, or everything goes over one stream; the last ones are walls."""
+    if request.param == "microvm":
+        monkeypatch.setenv("CLOISTER_MICROVM", str(PLACE))
+    if request.param in WALLS:
         test = request.node.nodeid.partition("[")[0]
         reason = differences(request.param).get(test)
         if reason is not None:
@@ -175,8 +188,11 @@ def make(transport: str) -> Make:
     """Makes sandboxes that are not started yet; takes what `Sandbox` takes."""
 
     def make_one(*args: Any, **settings: Any) -> Sandbox:
-        if transport in ("gvisor", "wasm"):
+        if transport in WALLS:
             settings.setdefault("runtime", transport)
+        if transport == "microvm":
+            # The host's own programs would be a disk as large as they are.
+            settings.setdefault("root", DirectoryRoot(str(machine_root())))
         sandbox = Sandbox(*args, **settings)
         if transport == "stream":
             sandbox._amend = lambda plan: dataclasses.replace(plan, stream_transport=True)

@@ -18,22 +18,37 @@ _PROGRAMS = (
         "sh",
         "cat",
         "chmod",
+        "chown",
         "cp",
         "date",
         "dd",
         "echo",
         "env",
         "false",
+        "find",
         "flock",
+        "grep",
         "head",
         "id",
     ),
     *("kill", "ln", "ls", "mkdir", "mkfifo", "mv", "od", "printenv", "printf", "ps", "pwd"),
-    *("python3", "rm", "seq", "setsid", "sha256sum", "sleep", "sort", "stat", "stty", "sync"),
+    *(
+        "python3",
+        "rm",
+        "seq",
+        "setpriv",
+        "setsid",
+        "sha256sum",
+        "sleep",
+        "sort",
+        "stat",
+        "stty",
+        "sync",
+    ),
     *("tail", "tee", "test", "timeout", "touch", "tr", "true", "tty", "uname", "wc", "yes"),
 )
 _LIBRARY = re.compile(r"(?:=> )?(/\S+) \(0x")
-_STAMP = "4"
+_STAMP = "5"
 
 
 def has_machines() -> bool:
@@ -53,6 +68,7 @@ def machine_root() -> Path:
     (root / "etc" / "passwd").write_text(
         "root:x:0:0::/root:/bin/sh\nuser:x:1000:1000::/home/user:\n"
     )
+    (root / "etc" / "hostname").write_text("cloister\n")
     (root / "etc" / "group").write_text("root:x:0:\nuser:x:1000:\n")
     for name in ("bin", "lib", "lib64"):
         (root / "usr" / name).mkdir(exist_ok=True)

@@ -84,7 +84,7 @@ async def test_the_ledger_names_what_was_asked_for_in_order(
     found = entries(state, recorded.id)
     assert started(found, "api") == [["true"], ["/bin/sh", "-c", "exit 3"]]
     (planned,), (launched,) = of_kind(found, Planned), of_kind(found, Launched)
-    runtime = "gvisor" if transport == "gvisor" else "namespace"
+    runtime = transport if transport in ("gvisor", "microvm") else "namespace"
     assert (planned.label, planned.runtime) == ("task-42", runtime)
     assert f"wall={runtime}" in listed(launched.posture)
     assert planned.plan == launched.plan

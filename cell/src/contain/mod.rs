@@ -29,6 +29,12 @@ pub struct Inheritance {
     pub sync: RawFd,
 }
 
+/// What this process knows once its wall stands: what it found to be true, and where its limits are counted.
+pub struct Contained {
+    pub facts: Vec<u8>,
+    pub counts: Vec<OwnedFd>,
+}
+
 /// Build the wall around this process.
 ///
 /// The order is the design: every step uses only what the steps above it left.
@@ -36,7 +42,7 @@ pub fn contain(
     plan: &Plan,
     filter: &[wall::Instruction],
     held: &Inheritance,
-) -> Result<Vec<u8>, LaunchError> {
+) -> Result<Contained, LaunchError> {
     step(plan.drill, Step::Fds, || session::close_inherited(held))?;
     step(plan.drill, Step::Session, session::fresh)?;
     step(plan.drill, Step::Keyring, wall::join_new_keyring)?;
@@ -51,14 +57,15 @@ pub fn contain(
     step(plan.drill, Step::Proc, || masks::mount_proc(plan, &trees, &new_root))?;
     step(plan.drill, Step::Mounts, || root::attach_mounts(plan, &trees, &new_root))?;
     step(plan.drill, Step::Pivot, || root::pivot(trees, new_root))?;
-    step(plan.drill, Step::Join, || session::join_groups(plan, held))?;
+    let counts = step(plan.drill, Step::Join, || session::join_groups(plan, held))?;
     step(plan.drill, Step::CgroupView, || wall::unshare(crate::sys::libc::CLONE_NEWCGROUP))?;
     step(plan.drill, Step::Rlimits, || session::set_limits(plan))?;
     step(plan.drill, Step::Capabilities, || capabilities::keep_only(plan))?;
     step(plan.drill, Step::NoNewPrivileges, session::forbid_new_privileges)?;
     step(plan.drill, Step::Landlock, || landlock::restrict(plan))?;
     step(plan.drill, Step::Seccomp, || wall::load_filter(filter))?;
-    step(plan.drill, Step::Posture, || posture::verify(plan))
+    let facts = step(plan.drill, Step::Posture, || posture::verify(plan))?;
+    Ok(Contained { facts, counts })
 }
 
 /// The same wall around another kernel: its program has the sandbox's ids, groups and namespaces and
@@ -69,7 +76,7 @@ fn contain_kernel(
     trees: root::Trees,
     sandbox: root::NewRoot,
     held: &Inheritance,
-) -> Result<Vec<u8>, LaunchError> {
+) -> Result<Contained, LaunchError> {
     step(plan.drill, Step::Mounts, || root::attach_mounts(plan, &trees, &sandbox))?;
     let own = step(plan.drill, Step::Devices, || kernel::lay_out(plan, kernel, &trees, &sandbox))?;
     step(plan.drill, Step::Proc, || kernel::mount_proc(&own))?;

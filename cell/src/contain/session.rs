@@ -6,7 +6,7 @@ use crate::plan::Plan;
 use crate::sys::libc;
 use crate::sys::{fd, process, socket, wall};
 use std::io;
-use std::os::unix::io::AsRawFd;
+use std::os::unix::io::{AsRawFd, OwnedFd};
 
 /// Standard streams go too: the guest has no terminal of the host's.
 pub fn close_inherited(held: &Inheritance) -> io::Result<()> {
@@ -56,16 +56,21 @@ pub fn forbid_new_privileges() -> io::Result<()> {
 
 /// The guest enters its groups itself and as a single thread: for that alone the kernel does not
 /// stop every fork on the machine first, which can take it ten milliseconds.
-pub fn join_groups(plan: &Plan, held: &Inheritance) -> io::Result<()> {
-    let mut count = [0u8; 1];
+///
+/// Returns what it may read of them.
+pub fn join_groups(plan: &Plan, held: &Inheritance) -> io::Result<Vec<OwnedFd>> {
+    let mut counts = [0u8; 2];
     let mut doors = Vec::new();
-    if socket::receive(held.sync, &mut count, &mut doors)? == 0 || doors.len() != usize::from(count[0]) {
+    let wanted = |counts: [u8; 2]| counts.iter().map(|count| usize::from(*count)).sum::<usize>();
+    if socket::receive(held.sync, &mut counts, &mut doors)? != counts.len() || doors.len() != wanted(counts) {
         return Err(refuse(libc::ECONNABORTED, "the launcher went away"));
     }
+    let readable = doors.split_off(usize::from(counts[0]));
     for door in doors {
         fd::write_all(door.as_raw_fd(), b"0").map_err(|e| during(e, "entering a control group"))?;
     }
     process::become_user(plan.init_uid, plan.init_gid, false)?;
     not_dumpable()?;
-    die_with_launcher()
+    die_with_launcher()?;
+    Ok(readable)
 }

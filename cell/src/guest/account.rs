@@ -1,7 +1,9 @@
 //! What a program has used, and what the host is told when it has ended.
 
-use crate::sys::{libc, mount};
+use crate::sys::{fd, libc, mount};
 use crate::wire::message::{Exited, ToHost};
+use crate::zygote::cgroup::COUNTS;
+use std::os::unix::io::{AsRawFd, OwnedFd};
 
 /// What processes have used, those they waited for included.
 #[derive(Default)]
@@ -24,13 +26,48 @@ impl Used {
     }
 }
 
-pub fn exited(used: &Used, status: i32, processes: u32) -> ToHost {
+/// How often limits were reached, where only this side can read that.
+#[derive(Default)]
+pub struct Hits {
+    counts: Vec<OwnedFd>,
+    told: [u64; COUNTS.len()],
+}
+
+impl Hits {
+    pub fn new(counts: Vec<OwnedFd>) -> Hits {
+        Hits { counts, ..Hits::default() }
+    }
+
+    /// Which were reached since this was asked last: bit 2 for memory, bit 3 for processes.
+    fn fresh(&mut self) -> u8 {
+        let mut flags = 0;
+        for (index, (file, (_, word))) in self.counts.iter().zip(COUNTS).enumerate() {
+            let mut text = [0u8; 512];
+            let count = fd::pread(file.as_raw_fd(), &mut text, 0).map_or(0, |n| counted(&text[..n], word));
+            if count > self.told[index] {
+                flags |= FIRST_HIT << index;
+                self.told[index] = count;
+            }
+        }
+        flags
+    }
+}
+
+const FIRST_HIT: u8 = 4;
+
+fn counted(text: &[u8], word: &str) -> u64 {
+    let text = String::from_utf8_lossy(text);
+    let line = text.lines().find_map(|line| line.strip_prefix(word)?.strip_prefix(' ').map(str::to_owned));
+    line.and_then(|number| number.parse().ok()).unwrap_or(0)
+}
+
+pub fn exited(used: &Used, status: i32, processes: u32, hits: &mut Hits) -> ToHost {
     let signal = status & 0x7F;
     let code = if signal == 0 { (status >> 8 & 0xFF) as u32 } else { 0 };
     ToHost::Exited(Exited {
         code,
         signal: signal as u8,
-        flags: if status == 0 { 0 } else { fullness() },
+        flags: if status == 0 { 0 } else { fullness() | hits.fresh() },
         user_us: used.user_us,
         system_us: used.system_us,
         peak_kib: used.peak_kib,
@@ -44,6 +81,7 @@ pub fn exited(used: &Used, status: i32, processes: u32) -> ToHost {
 fn fullness() -> u8 {
     match mount::space(b"/") {
         Ok([size, blocks, free, inodes, free_inodes]) => {
+            let free = mount::available(b"/").unwrap_or(free);
             let nearly = free * size < 64 * 1024 || free < blocks / 2048;
             // btrfs counts none, and says that there are none and none are free.
             u8::from(nearly) | u8::from(inodes > 0 && free_inodes == 0) << 1

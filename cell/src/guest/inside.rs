@@ -77,7 +77,12 @@ fn begin(words: &Words) -> io::Result<()> {
     wall::load_filter(&seccomp::compile(&lines, words.filter))?;
     let facts = facts()?;
     drop(log);
-    super::run(control, house, facts, Extra { groups: Some(groups), again: Some(self::facts), doors })
+    super::run(
+        control,
+        house,
+        facts,
+        Extra { groups: Some(groups), again: Some(self::facts), doors, ..Extra::default() },
+    )
 }
 
 /// Limit processes by a control group of this kernel's, since on the host each of them is several, and

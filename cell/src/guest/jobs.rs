@@ -1,6 +1,6 @@
 //! What is running on the host's request: who it is, whether it has started, how it ended.
 
-use super::account::{exited, Used};
+use super::account::{exited, Hits, Used};
 use super::duct::Duct;
 use super::groups::Groups;
 use super::link::Link;
@@ -72,6 +72,7 @@ impl Job {
 pub struct Jobs {
     pub slots: Slots,
     pub groups: Option<Groups>,
+    hits: Hits,
     by_id: HashMap<u32, Job>,
     /// Keepers whose program has ended and left something running, and what they stand on.
     staying: HashMap<Pid, Option<Stack>>,
@@ -81,7 +82,7 @@ pub struct Jobs {
 }
 
 impl Jobs {
-    pub fn new(null: OwnedFd, groups: Option<Groups>) -> io::Result<Jobs> {
+    pub fn new(null: OwnedFd, groups: Option<Groups>, hits: Hits) -> io::Result<Jobs> {
         let stack = Stack::new()?;
         stack.touch();
         let mut slots = Slots::new()?;
@@ -91,6 +92,7 @@ impl Jobs {
         Ok(Jobs {
             slots,
             groups,
+            hits,
             by_id: HashMap::new(),
             staying: HashMap::new(),
             load: fd::open("/proc/loadavg", libc::O_RDONLY, 0)?,
@@ -271,14 +273,16 @@ impl Jobs {
                 ToHost::Failed { errno: errno as u32, step: step.as_bytes().to_vec(), detail }
             }
             Said::Ended(status) | Said::Left(status, _) => {
-                exited(&job.used, status, processes(job, program, last_number))
+                exited(&job.used, status, processes(job, program, last_number), &mut self.hits)
             }
             Said::Nothing if killed_keeper && job.orphan.is_none() && program > 0 => {
                 // The keeper was killed; the program is now our own child.
                 job.orphan = Some(program);
                 return Ok(());
             }
-            Said::Nothing => exited(&job.used, ended.status, processes(job, program, last_number)),
+            Said::Nothing => {
+                exited(&job.used, ended.status, processes(job, program, last_number), &mut self.hits)
+            }
         };
         for duct in ducts.iter_mut().filter(|duct| duct.job == id) {
             duct.last_words();

@@ -19,6 +19,7 @@ mod slots;
 mod spawn;
 mod tree;
 
+use crate::contain::Contained;
 use crate::plan::Plan;
 use crate::sys::fd::{self, Wait};
 use crate::sys::kept::KEEPER_SIGNAL;
@@ -26,6 +27,7 @@ use crate::sys::{libc, process};
 use crate::wire::message::{ToGuest, ToHost};
 use crate::wire::GENERATION;
 use crate::zygote::egress::Doors as HandedDoors;
+use account::Hits;
 use doors::Doors;
 use duct::Duct;
 use groups::Groups;
@@ -78,15 +80,16 @@ struct Guest {
 }
 
 /// Serve until the host closes the connection. The end of this process is the end of the sandbox.
-pub fn serve(control: OwnedFd, plan: &Plan, facts: Vec<u8>, doors: HandedDoors) -> ! {
+pub fn serve(control: OwnedFd, plan: &Plan, contained: Contained, doors: HandedDoors) -> ! {
     let house = House {
         stream_transport: plan.stream_transport,
         root_caps: plan.root_caps,
         open_files: plan.open_files,
         change_identity: plan.uid_map.iter().map(|range| range.count).sum::<u32>() > 1,
     };
+    let Contained { facts, counts } = contained;
     let code = match Doors::handed(doors)
-        .and_then(|doors| run(control, house, facts, Extra { doors, ..Extra::default() }))
+        .and_then(|doors| run(control, house, facts, Extra { doors, hits: Hits::new(counts), ..Extra::default() }))
     {
         Ok(()) => 0,
         Err(_) => 1,
@@ -96,12 +99,13 @@ pub fn serve(control: OwnedFd, plan: &Plan, facts: Vec<u8>, doors: HandedDoors) 
 
 type Facts = fn() -> io::Result<Vec<u8>>;
 
-/// What a guest has that is the first process of another kernel.
+/// What a guest has that is not the host's kernel's.
 #[derive(Default)]
 struct Extra {
     groups: Option<Groups>,
     again: Option<Facts>,
     doors: Option<Doors>,
+    hits: Hits,
 }
 
 fn run(control: OwnedFd, house: House, facts: Vec<u8>, extra: Extra) -> io::Result<()> {
@@ -113,8 +117,8 @@ fn run(control: OwnedFd, house: House, facts: Vec<u8>, extra: Extra) -> io::Resu
     // Taken, so that no stream is given a number that another has to have in the program.
     let _low = [fd::dup_above(null.as_raw_fd(), 0)?, fd::dup_above(null.as_raw_fd(), 0)?];
     let signals = process::signal_descriptor(&[libc::SIGCHLD, KEEPER_SIGNAL])?;
-    let Extra { groups, again, doors } = extra;
-    let jobs = Jobs::new(null, groups)?;
+    let Extra { groups, again, doors, hits } = extra;
+    let jobs = Jobs::new(null, groups, hits)?;
     let mut guest = Guest { house, again, facts, link, jobs, ducts: Vec::new(), doors };
     let mut waits: Vec<Wait> = Vec::new();
     loop {

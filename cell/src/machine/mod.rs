@@ -76,6 +76,7 @@ fn begin(disks: Disks) -> io::Result<()> {
         mount_scratch(disks, b"noinit_itable,nobarrier")?;
     }
     mount_groups()?;
+    promise_memory()?;
     raise_limits()?;
     let mut port = Port::open(WIRE)?;
     let mut desk = Port::open(DESK)?;
@@ -223,6 +224,13 @@ fn mount_kept(disks: Disks) -> io::Result<()> {
     }
     mount_scratch(disks, b"noinit_itable,commit=1")
         .map_err(|error| io::Error::new(error.kind(), format!("the kept disk cannot be mounted: {error}")))
+}
+
+/// What a program asks for and does not use is none of the machine's: it ends by its limit, as on a host
+/// that has more memory than any sandbox.
+fn promise_memory() -> io::Result<()> {
+    let file = fd::open("/proc/sys/vm/overcommit_memory", libc::O_WRONLY, 0)?;
+    fd::write_all(file.as_raw_fd(), b"1")
 }
 
 /// The kernel gives its first process what fits the machine's memory: a plan says what it is to be.

@@ -254,6 +254,16 @@ pub fn space(path: &[u8]) -> io::Result<[u64; 5]> {
     Ok([stat.f_bsize as u64, stat.f_blocks, stat.f_bfree, stat.f_files, stat.f_ffree])
 }
 
+/// How many blocks a program can still take: a filesystem may hold some back for itself.
+pub fn available(path: &[u8]) -> io::Result<u64> {
+    let path = cstring(path)?;
+    // SAFETY: an all-zero statfs is valid.
+    let mut stat: libc::statfs = unsafe { std::mem::zeroed() };
+    // SAFETY: the kernel reads a NUL-terminated path and writes one statfs.
+    check(unsafe { libc::statfs(path.as_ptr(), &mut stat) } as libc::c_long)?;
+    Ok(stat.f_bavail)
+}
+
 /// Modification time, in nanoseconds, of the object itself (a link is not followed).
 pub fn set_times(dir: RawFd, path: &[u8], mtime_ns: i64) -> io::Result<()> {
     let path = cstring(path)?;

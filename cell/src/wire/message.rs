@@ -112,7 +112,8 @@ pub enum ToGuest {
 pub struct Exited {
     pub code: u32,
     pub signal: u8,
-    /// Bit 0: the disk was full when it ended. Bit 1: its inodes were used up.
+    /// Bit 0: the disk was full when it ended. Bit 1: its inodes were used up. Bit 2: memory ran out since
+    /// another ended badly, and bit 3: processes did; both only where the host cannot read it itself.
     pub flags: u8,
     pub user_us: u64,
     pub system_us: u64,

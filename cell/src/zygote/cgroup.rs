@@ -33,6 +33,9 @@ impl Parent {
     }
 }
 
+/// What counts how often a limit was reached, and under which word: of memory, and of processes.
+pub const COUNTS: [(&str, &str); 2] = [("memory.events", "oom_kill"), ("pids.events", "max")];
+
 /// A process that waits for a disk stops late; one that never does is not waited for.
 const FREEZE_LOOKS: usize = 10;
 const FREEZE_WAIT_MS: i32 = 50;
@@ -45,6 +48,8 @@ pub struct Groups {
     unified: Option<OwnedFd>,
     /// Where the child writes itself into the groups that clone cannot place it in.
     doors: Vec<OwnedFd>,
+    /// Where the child reads how often its limits were reached, if nobody outside can.
+    counts: Vec<OwnedFd>,
 }
 
 impl Groups {
@@ -84,11 +89,30 @@ impl Groups {
         self.unified.as_ref().map(AsRawFd::as_raw_fd)
     }
 
-    /// Give the guest what it needs to enter the groups; nobody else keeps it.
+    /// Have the guest told how often its limits were reached: all of them, or none where they are not here.
+    pub fn tell_counts(&mut self) -> io::Result<()> {
+        let dir = match &self.unified {
+            Some(dir) => dir.as_raw_fd(),
+            None => return Ok(()),
+        };
+        for (name, _) in COUNTS {
+            match fd::openat(dir, name, libc::O_RDONLY, 0) {
+                Err(error) if error.raw_os_error() == Some(libc::ENOENT) => {
+                    self.counts.clear();
+                    return Ok(());
+                }
+                opened => self.counts.push(opened?),
+            }
+        }
+        Ok(())
+    }
+
+    /// Give the guest what it needs to enter the groups, and what it may read of them; nobody else keeps it.
     pub fn hand_doors(&mut self, sync: RawFd) -> io::Result<()> {
-        let doors: Vec<RawFd> = self.doors.iter().map(AsRawFd::as_raw_fd).collect();
-        socket::send(sync, &[doors.len() as u8], &doors)?;
+        let handed: Vec<RawFd> = self.doors.iter().chain(&self.counts).map(AsRawFd::as_raw_fd).collect();
+        socket::send(sync, &[self.doors.len() as u8, self.counts.len() as u8], &handed)?;
         self.doors.clear();
+        self.counts.clear();
         Ok(())
     }
 

@@ -69,7 +69,12 @@ impl Nursery {
     pub fn launch(&self, group: u64, plan: &Plan, ends: Ends) -> Result<Cell, LaunchError> {
         let mut groups = Groups::default();
         let name = format!("{}.{group}", self.name);
+        // Where descriptors do not travel nobody outside sees these groups either.
+        let tells = plan.stream_transport && plan.kernel.is_none();
         let begun = step(plan.drill, Step::Cgroup, || groups.make(&self.parents, true, &name, &plan.limits))
+            .and_then(|()| {
+                step(plan.drill, Step::Cgroup, || if tells { groups.tell_counts() } else { Ok(()) })
+            })
             .and_then(|()| step(plan.drill, Step::Clone, || self.clone_guest(plan, ends, &groups)));
         let (pid, pidfd, sync) = match begun {
             Ok(begun) => begun,
@@ -121,9 +126,9 @@ impl Nursery {
         let held = Inheritance { control, log, doors, sync: sync.as_raw_fd() };
         match contain(plan, filter.unwrap_or(&[]), &held) {
             // What it found to be true goes to the host with its first words.
-            Ok(facts) => {
+            Ok(contained) => {
                 drop(sync);
-                crate::guest::serve(held.control, plan, facts, held.doors)
+                crate::guest::serve(held.control, plan, contained, held.doors)
             }
             Err(error) => {
                 let mut report = Writer::default();

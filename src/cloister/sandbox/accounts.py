@@ -30,7 +30,10 @@ class Accounts:
         """Say why a process ended, from what was counted since the last that ended badly."""
         if exited.signal == 0 and exited.code == 0:
             return Reason.EXIT
-        fresh = self.look()
+        fresh = self.look().union(exited.hits)
+        if self.on_hit is not None:
+            for name in exited.hits:
+                self.on_hit(name, 1)
         # 137 is how a shell passes on that its child was killed.
         if "memory" in fresh and (exited.signal == _SIGKILL or exited.code != 0):
             return Reason.MEMORY

@@ -202,7 +202,12 @@ class Exited(NamedTuple):
     @property
     def disk_full(self) -> bool:
         """Whether the disk was full, by bytes or by inodes, when it ended badly."""
-        return self.flags != 0
+        return self.flags & 0b11 != 0
+
+    @property
+    def hits(self) -> tuple[str, ...]:
+        """The limits that were reached, where only a kernel inside counts that."""
+        return tuple(name for name, bit in (("memory", 4), ("pids", 8)) if self.flags & bit)
 
 
 class Failed(NamedTuple):

@@ -21,6 +21,7 @@ _TOOLS = {"PATH": "/usr/sbin:/sbin:/usr/bin:/bin", "LC_ALL": "C"}
 # Beside what the files take: their names and where they lie, generously.
 _SPARE_BYTES, _SPARE_SHARE, _SPARE_INODES = 64 * 2**20, 0.1, 1024
 _BLOCK = 4096
+_LEAST_INODES = 64
 _FEATURES = "^resize_inode,^metadata_csum"
 _MAX_COPIED = 16 * 2**20
 _FICLONE = 0x4004_9409
@@ -74,8 +75,12 @@ def empty_image(size_bytes: int, inodes: int, *, journal: bool = False) -> Path:
 def write_disk(
     to: Path, size_bytes: int, inodes: int, directory: Path | None = None, *, journal: bool = False
 ) -> None:
-    """Write a new disk, empty or with what is in a directory."""
-    _format(to, size_bytes, inodes, directory, journal=journal)
+    """Write a new disk, empty or with what is in a directory.
+
+    A small one has fewer files than were allowed: their table would be most of it.
+    """
+    most = max(_LEAST_INODES, size_bytes // _BLOCK)
+    _format(to, size_bytes, min(inodes, most), directory, journal=journal)
 
 
 def copy_of(image: Path) -> int:

@@ -9,7 +9,7 @@ import resource
 from collections.abc import Sequence
 
 from cloister.errors import Unsupported
-from cloister.model import MountMode
+from cloister.model import MountMode, format_bytes
 from cloister.policy import HostRoot, Policy
 from cloister.runtime.ground import Ground
 from cloister.runtime.microvm.machine import TRANSLATION_BYTES, Shape
@@ -23,6 +23,8 @@ _OWN_THREADS = 64
 _STATE_BYTES = 64 * 2**20
 _MOST_PROCESSORS = 16
 _MOST_LAYERS = 16
+# A filesystem of less has no journal.
+_LEAST_KEPT_BYTES = 16 * 2**20
 
 
 def shape_of(policy: Policy, layers: int, stored: Sequence[str] = ()) -> Shape:
@@ -35,11 +37,17 @@ def shape_of(policy: Policy, layers: int, stored: Sequence[str] = ()) -> Shape:
             f"the image has {layers} layers and a machine takes {_MOST_LAYERS}; flatten it"
         )
     limits = policy.limits
+    size = disk_bytes(stored, limits.disk)
+    if stored and size < _LEAST_KEPT_BYTES:
+        raise Unsupported(
+            f"the disk of a machine that is kept has a journal, and {format_bytes(size)} are too "
+            f"few for it; raise limits.disk to {format_bytes(_LEAST_KEPT_BYTES)}"
+        )
     return Shape(
         memory_bytes=limits.memory or 0,
         processors=_processors(limits.cpus),
         layers=layers,
-        disk_bytes=disk_bytes(stored, limits.disk),
+        disk_bytes=size,
         inodes=limits.inodes,
         is_kept=bool(stored),
     )
