@@ -55,7 +55,26 @@ MODULES_OF_THE_HOST = ("hostile_machines", "ledger", "machines", "spares", "wall
 # What of the contract needs no programs inside, or not always.
 _OF_FILES = ("copy", "files", "watch")
 # What of the contract is asked of machines each time; all of it is under `make soak`.
-_SHORT_ON_MACHINES: tuple[str, ...] = ()
+_SHORT_ON_MACHINES = (
+    "test_a_flood_on_both_outputs_is_read_to_its_end",
+    "test_a_forking_tree_is_ended_by_its_timeout",
+    "test_a_paused_sandbox_stands_still_and_goes_on",
+    "test_each_kind_of_change_is_told",
+    "test_job_control_stops_continues_and_interrupts",
+    "test_memory_eaten_below_a_shell_is_told_too",
+    "test_processes_past_the_limit_are_refused",
+    "test_sandboxes_do_not_see_each_other",
+    "test_the_two_outputs_stay_apart",
+    "test_usage_counts_the_children_too",
+    "test_what_a_program_leaves_running_lives_on_and_holds_nobody_up",
+)
+# What is about the host's own programs, or about more machines than can be emulated at once.
+_NOT_ON_MACHINES = (
+    "test_a_hundred_sandboxes_live_at_once",
+    "test_nothing_of_the_hosts_people_is_there",
+    "test_root_installs_a_package_over_the_hosts_programs",
+    "test_the_hosts_programs_work",
+)
 # What of the contract is run on a slower wall each time; all of it is under `make soak`.
 _SHORT = ("copy", "dial", "endings", "mounts", "output", "profiles", "root", "watch")
 
@@ -82,8 +101,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
                 absent.append(item)
             continue
         if parameters.get("transport") == "microvm":
-            is_asked = TRANSPORTS == ["microvm"] or item.originalname in _SHORT_ON_MACHINES
-            if not is_asked or not has_microvm():
+            name = item.name.partition("[")[0]
+            is_asked = TRANSPORTS == ["microvm"] or name in _SHORT_ON_MACHINES
+            if not is_asked or name in _NOT_ON_MACHINES or not has_microvm():
                 absent.append(item)
             continue
         if parameters.get("transport") != "gvisor" and module != "walls":

@@ -13,42 +13,14 @@ from cloister.runtime.microvm.program import find_program
 # Beside what make setup has put there; the same each time, so that disks of it are made once.
 PLACE = Path(__file__).parents[2] / ".venv" / "state" / "microvm"
 _PROGRAMS = (
-    *(
-        "bash",
-        "sh",
-        "cat",
-        "chmod",
-        "chown",
-        "cp",
-        "date",
-        "dd",
-        "echo",
-        "env",
-        "false",
-        "find",
-        "flock",
-        "grep",
-        "head",
-        "id",
-    ),
-    *("kill", "ln", "ls", "mkdir", "mkfifo", "mv", "od", "printenv", "printf", "ps", "pwd"),
-    *(
-        "python3",
-        "rm",
-        "seq",
-        "setpriv",
-        "setsid",
-        "sha256sum",
-        "sleep",
-        "sort",
-        "stat",
-        "stty",
-        "sync",
-    ),
-    *("tail", "tee", "test", "timeout", "touch", "tr", "true", "tty", "uname", "wc", "yes"),
+    *("bash", "sh", "cat", "chmod", "chown", "cp", "date", "dd", "echo", "env", "false", "find"),
+    *("flock", "grep", "head", "id", "kill", "ln", "ls", "mkdir", "mkfifo", "mv", "od", "pkill"),
+    *("printenv", "printf", "ps", "pwd", "python3", "rm", "seq", "setpriv", "setsid", "sha256sum"),
+    *("sleep", "sort", "stat", "stty", "sync", "tail", "tee", "test", "timeout", "touch", "tr"),
+    *("true", "truncate", "tty", "uname", "wc", "yes"),
 )
 _LIBRARY = re.compile(r"(?:=> )?(/\S+) \(0x")
-_STAMP = "5"
+_STAMP = "6"
 
 
 def has_machines() -> bool:
@@ -68,7 +40,7 @@ def machine_root() -> Path:
     (root / "etc" / "passwd").write_text(
         "root:x:0:0::/root:/bin/sh\nuser:x:1000:1000::/home/user:\n"
     )
-    (root / "etc" / "hostname").write_text("cloister\n")
+    (root / "etc" / "hostname").write_text("sandbox\n")
     (root / "etc" / "group").write_text("root:x:0:\nuser:x:1000:\n")
     for name in ("bin", "lib", "lib64"):
         (root / "usr" / name).mkdir(exist_ok=True)

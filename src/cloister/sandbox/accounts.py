@@ -19,6 +19,8 @@ class Accounts:
         self._guest = guest
         self._disk_full = disk_full
         self._seen: dict[str, int] = {}
+        # How often a guest said that a limit was reached which only its own kernel counts.
+        self.told_inside: dict[str, int] = {}
         # Told of each limit that was reached, and how often since it was told last.
         self.on_hit: Callable[[str, int], None] | None = None
 
@@ -31,8 +33,9 @@ class Accounts:
         if exited.signal == 0 and exited.code == 0:
             return Reason.EXIT
         fresh = self.look().union(exited.hits)
-        if self.on_hit is not None:
-            for name in exited.hits:
+        for name in exited.hits:
+            self.told_inside[name] = self.told_inside.get(name, 0) + 1
+            if self.on_hit is not None:
                 self.on_hit(name, 1)
         # 137 is how a shell passes on that its child was killed.
         if "memory" in fresh and (exited.signal == _SIGKILL or exited.code != 0):

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from cloister.node import Node, TrafficLog
     from cloister.runtime.base import Guest, Posture
     from cloister.runtime.plan import Plan
+    from cloister.sandbox.accounts import Accounts
     from cloister.sandbox.files import Files
     from cloister.sandbox.span import Span
     from cloister.wire import Link
@@ -26,6 +27,7 @@ class Observed:
     _traffic: TrafficLog
     _guest: Guest | None
     _over: CloisterError | None
+    _accounts: Accounts
     _span: Span
     _cwd: str
 
@@ -58,7 +60,7 @@ class Observed:
             peak_pids=counted.peak_pids if guest.shares_kernel else None,
             disk_bytes=disk_bytes,
             inodes=inodes,
-            oom_kills=counted.oom_kills,
+            oom_kills=counted.oom_kills + self._accounts.told_inside.get("memory", 0),
         )
 
     async def traffic(self) -> Traffic:

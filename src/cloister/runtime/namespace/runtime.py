@@ -274,7 +274,7 @@ class NamespaceRuntime:
                 launcher.launch(number, plan.encoded, ends, refused)
             for words, descriptors in opening:
                 # Not by the link, which may be one that is held.
-                socket.send_fds(ours, [words], descriptors)
+                _tell(ours, words, descriptors)
             if memory is not None:
                 await go_on(link, ours, memory, greeting_s)
             facts = b"" if silent else (await self._greeting(link, greeting_s)).facts
@@ -384,3 +384,12 @@ class NamespaceRuntime:
 def cell_binary() -> Path:
     """Return the launcher's binary as installed."""
     return Path(__file__).parents[2] / "bin" / "cell"
+
+
+def _tell(ours: socket.socket, words: bytes, descriptors: Sequence[int]) -> None:
+    try:
+        socket.send_fds(ours, [words], descriptors)
+    except OSError as error:
+        raise GuestGone(
+            f"it ended before it was told what to do: {error}", reason="gone"
+        ) from error
