@@ -60,31 +60,6 @@ async def test_code_that_is_not_trusted_at_all_is_given_a_machine(sandbox: Sandb
     assert "\nCapEff:\t0000000000000000\n" in status
 
 
-async def test_programs_files_terminals_and_ports_are_as_behind_any_wall(sandbox: Sandbox) -> None:
-    done = await sandbox.run("echo out; echo err >&2; exit 3")
-    assert (done.exit_code, done.stdout, done.stderr) == (3, "out\n", "err\n")
-    content = os.urandom(300_000)
-    await sandbox.files.write("/workspace/a", content)
-    assert await sandbox.files.read("/workspace/a") == content
-    assert (await sandbox.run(["cat"], stdin=content)).stdout_bytes == content
-    late = await sandbox.run("sleep 1000 & sleep 1000", timeout=1)
-    assert late.reason is Reason.TIMEOUT
-    process = await sandbox.start(["tty"], pty=True)
-    assert b"/dev/pts/" in b"".join([chunk async for chunk in process.stdout])
-    serve = (
-        "import socket; s = socket.create_server(('127.0.0.1', 4000)); print('up', flush=True);"
-        "c, _ = s.accept(); c.sendall(c.recv(9).upper())"
-    )
-    server = await sandbox.start(["python3", "-c", serve])
-    assert await server.stdout.read() == b"up\n"
-    reader, writer = await sandbox.dial(4000)
-    writer.write(b"hello")
-    assert await reader.read() == b"HELLO"
-    writer.close()
-    async with asyncio.timeout(60):
-        await server.wait()
-
-
 async def test_two_machines_have_nothing_in_common_but_where_they_began() -> None:
     async with machine() as one, machine(policy=Policy(hostname="other")) as other:
         draw = "head -c 32 /dev/urandom | od -An -tx1; cat /proc/sys/kernel/random/boot_id"
@@ -120,7 +95,8 @@ async def test_memory_disk_and_processes_are_held_inside() -> None:
         assert full.exit_code == 1 and "No space left" in full.stderr
         assert (await sandbox.run(["python3", "-c", take, str(2**29)])).ok
         eaten = await sandbox.run(["python3", "-c", "x = b'x' * (300 << 20)"], timeout=120)
-        assert not eaten.ok
+        assert eaten.reason is Reason.MEMORY
+        assert (await sandbox.usage()).oom_kills >= 1
         assert 10 < int((await sandbox.run(["python3", "-c", FORK], timeout=60)).stdout) < 70
         assert (await sandbox.run("echo well")).stdout == "well\n"
 
