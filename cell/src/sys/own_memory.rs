@@ -64,3 +64,39 @@ pub fn hand_down_code() -> io::Result<()> {
 }
 
 const MADV_POPULATE_READ: i32 = 22;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn kilobytes(mapping: &str, field: &str) -> u64 {
+        let line = mapping.lines().find(|line| line.starts_with(field)).expect(field);
+        line.split_whitespace().nth(1).and_then(|word| word.parse().ok()).expect(field)
+    }
+
+    #[test]
+    fn all_code_is_there_and_a_page_of_it_is_our_own() {
+        hand_down_code().expect("/proc/self/mem can be written");
+        let address = hand_down_code as fn() -> io::Result<()> as usize;
+        let maps = std::fs::read_to_string("/proc/self/smaps").expect("smaps");
+        let holds = |line: &str| {
+            let ends = line.split_whitespace().next().and_then(|word| word.split_once('-'));
+            let number = |text: &str| usize::from_str_radix(text, 16).ok();
+            let range = ends.and_then(|(first, end)| Some((number(first)?, number(end)?)));
+            range.map_or(false, |(first, end)| (first..end).contains(&address))
+        };
+        let start = maps.lines().position(holds).expect("a mapping of our code");
+        let mapping: Vec<&str> = maps.lines().skip(start).take(24).collect();
+        let mapping = mapping.join("\n");
+        assert_eq!(kilobytes(&mapping, "Rss:"), kilobytes(&mapping, "Size:"));
+        assert!(kilobytes(&mapping, "Anonymous:") > 0);
+    }
+
+    #[test]
+    fn pages_begin_as_zeroes_and_keep_what_is_written() {
+        let mut pages = Pages::new(64 * 1024).expect("memory");
+        assert!(pages.bytes().iter().all(|byte| *byte == 0));
+        pages.bytes()[65_535] = 7;
+        assert_eq!(pages.bytes()[65_535], 7);
+    }
+}
