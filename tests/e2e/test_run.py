@@ -304,6 +304,7 @@ def test_a_policy_says_what_it_answers_and_why(cli: Run, tmp_path: Path) -> None
     )
     asked = ("explain", "--policy", str(policy), "--json")
     allowed = cli(*asked, "GET", "https://api.test/x")
+    assert cli(*asked, "https://api.test/x").stdout == allowed.stdout
     denied = cli(*asked, "PUT", "https://api.test/x")
     assert (allowed.returncode, denied.returncode) == (0, 1)
     assert json.loads(allowed.stdout)["rule"] == "read"

@@ -184,11 +184,11 @@ async def test_another_process_lists_and_answers(web: Any, asking: Open) -> None
         out, _ = await process.communicate()
         return process.returncode or 0, out.decode()
 
-    async with asking(web.port) as sandbox:
+    async with asking(web.port, label="task-42") as sandbox:
         running = asyncio.ensure_future(sandbox.run(fetch(web.port)))
         (listed,) = await waiting(sandbox=sandbox.id)
         code, shown = await cli("approvals")
-        assert code == 0 and listed.digest in shown and sandbox.id in shown
+        assert code == 0 and listed.digest in shown and f"{listed.number}  task-42  " in shown
         code, said = await cli("approve", str(listed.number), "--for", "10m")
         assert (code, said) == (0, f"allowed: a connection to web.test:{web.port}\n")
         assert (await running).ok

@@ -65,6 +65,7 @@ async def test_programs_trust_what_reads_their_requests(tls: Any, deep: Deep, in
     assert got.stdout == bare.stdout == "hello from outside\n", got.stderr + bare.stderr
     assert "hello from outside" in python.stdout, python.stderr
     assert posted.stdout.endswith("403") and "cloister: denied" in posted.stdout
+    assert "rule: " in posted.stdout and "`cloister explain`" in posted.stdout
     assert other.stdout.endswith("403")
     assert tls.paths == ["/hello", "/hello?bare", "/hello?python"]
     assert [(each.method, each.path, each.status) for each in traffic.requests] == [

@@ -321,18 +321,45 @@ asyncio.run(main())
 """
 
 
-async def test_what_a_killed_owner_had_minted_is_revoked_by_the_next(
-    echoing: Echo, tmp_path: Path
-) -> None:
-    table, log = minting(tmp_path, echoing.port)
+async def killed(echoing: Echo, table: dict[str, Any], *, with_revoker: bool) -> None:
+    """Have something minted by a process that is killed, alone or with the one that revokes."""
     owner = await asyncio.create_subprocess_exec(
         *(sys.executable, "-c", _OWNER, str(echoing.port), json.dumps(table)),
         stdout=asyncio.subprocess.PIPE,
     )
     assert owner.stdout is not None
     assert await owner.stdout.readline() == b"up\n"
+    tasks = Path(f"/proc/{owner.pid}/task").glob("*/children")
+    children = [pid for each in tasks for pid in each.read_text().split()]
+    waits = [pid for pid in children if b"pidfd_open" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    assert len(waits) == 1
+    if with_revoker:
+        os.kill(int(waits[0]), signal.SIGKILL)
     owner.send_signal(signal.SIGKILL)
     await owner.wait()
+
+
+def told(log: Path) -> list[list[str]]:
+    return [json.loads(line) for line in log.read_text().splitlines()]
+
+
+async def test_what_a_killed_owner_had_minted_is_revoked_at_once(
+    echoing: Echo, tmp_path: Path
+) -> None:
+    table, log = minting(tmp_path, echoing.port)
+    await killed(echoing, table, with_revoker=False)
+    async with asyncio.timeout(20):
+        while len(told(log)) < 2:
+            await asyncio.sleep(0.05)
+    assert [what for what, _ in told(log)] == ["mint", "revoke"]
+    assert told(log)[0][1] == told(log)[1][1]
+
+
+async def test_what_a_killed_owner_had_minted_is_revoked_by_the_next(
+    echoing: Echo, tmp_path: Path
+) -> None:
+    table, log = minting(tmp_path, echoing.port)
+    await killed(echoing, table, with_revoker=True)
     left = json.loads(log.read_text().splitlines()[0])[1]
     async with Sandbox(egress=egress_of(echoing.port), secrets=table):
         lines = [json.loads(line) for line in log.read_text().splitlines()]

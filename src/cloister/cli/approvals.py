@@ -9,6 +9,7 @@ import click
 
 from cloister.model import format_duration, parse_duration
 from cloister.model.approvals import How, escape
+from cloister.node import list_records
 from cloister.node.approval_client import Listed, answer_question, list_questions
 
 
@@ -21,11 +22,12 @@ def approvals(as_json: bool) -> int:
     answer is to exactly what the digest is of.
     """
     found = list_questions()
+    labels = _labels() if found else {}
     if as_json:
-        click.echo(json.dumps([_table(each) for each in found]))
+        click.echo(json.dumps([_table(each, labels.get(each.sandbox)) for each in found]))
         return 0
     for each in found:
-        for line in _shown(each):
+        for line in _shown(each, labels.get(each.sandbox) or each.sandbox):
             click.echo(line)
     if not found:
         click.echo("nothing waits for an answer")
@@ -67,17 +69,23 @@ def deny(number: int, reason: str | None) -> int:
     return 0
 
 
-def _shown(listed: Listed) -> list[str]:
+def _labels() -> dict[str, str | None]:
+    """What people call the sandboxes that live."""
+    return {record.id: record.label for record in list_records()}
+
+
+def _shown(listed: Listed, name: str) -> list[str]:
     left_s = max(0, round(listed.expires_at - time.time()))
-    head = f"{listed.number}  {escape(listed.sandbox)}  {format_duration(left_s)} left"
+    head = f"{listed.number}  {escape(name)}  {format_duration(left_s)} left"
     after = [f"snapshot: {escape(listed.snapshot)}"] if listed.snapshot else []
     return [head, *(f"    {line}" for line in (*listed.lines, *after))]
 
 
-def _table(listed: Listed) -> dict[str, object]:
+def _table(listed: Listed, label: str | None) -> dict[str, object]:
     return {
         "number": listed.number,
         "sandbox": listed.sandbox,
+        "label": label,
         "expires_at": listed.expires_at,
         "snapshot": listed.snapshot,
         "digest": listed.digest,

@@ -25,17 +25,20 @@ _STYLES = {Effect.ALLOW: "green", Effect.DENY: "red", Effect.ASK: "yellow"}
     help="The policy.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the answer as one JSON object.")
-@click.argument("method")
-@click.argument("target", metavar="URL")
-def explain(file: Path, as_json: bool, method: str, target: str) -> int:
+@click.argument("words", metavar="[METHOD] URL", nargs=-1, required=True)
+def explain(file: Path, as_json: bool, words: tuple[str, ...]) -> int:
     """Say what a policy answers to a request, by which rule, and what to add to allow it.
 
-    METHOD is one of HTTP; or CONNECT with host:port, for a connection; or RESOLVE with a name.
+    METHOD is one of HTTP, and GET if it is left out; or CONNECT with host:port, for a connection;
+    or RESOLVE with a name.
     Nothing is sent anywhere. Exits with 0 if it is allowed, and with 1 if it is denied or a
     person would be asked.
 
     For example: `cloister explain --policy cloister.toml GET https://api.example.org/v1/x`
     """
+    if len(words) > 2:
+        raise click.UsageError(f"{len(words)} words; give a method and an address")
+    method, target = words if len(words) == 2 else ("GET", words[0])
     policy = load_policy(file)
     found = explain_wish(parse_wish(method, target), policy)
     if as_json:

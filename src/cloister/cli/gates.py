@@ -38,7 +38,7 @@ async def pass_gate(
         answer = await ask(question)
         if answer.allowed:
             return
-        reason = f"asked and not allowed: {answer.reason or answer.how}"
+        reason = f"asked and not allowed: {answer.why_not}"
     else:
         reason = f'the policy has {rule} = "deny"'
     verdict = Verdict(Effect.DENY, rule, reason)

@@ -81,7 +81,7 @@ class Meter:
         used = (("used", str(self._used[name])), ("limit", str(limit)))
         answer = await self._ask(Question("budget", RULE, subject=name, details=used))
         if not answer.allowed:
-            raise Refusal(f"{refusal.reason}; asked and not allowed: {answer.reason}", RULE)
+            raise Refusal(f"{refusal.reason}; asked and not allowed: {answer.why_not}", RULE)
         helping = max(limit, _UNTOLD_BYTES if name in _BYTES else 1)
         self._allowed[name] = max(self._allowed[name], self._used[name]) + helping
         self._told_of.discard(name)

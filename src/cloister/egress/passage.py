@@ -270,5 +270,5 @@ def say_no_in_http(no: Refusal | Unreachable) -> bytes:
     if isinstance(no, Malformed):
         return web.answer(400, "Bad Request", no.reason)
     if isinstance(no, Refusal):
-        return web.answer(403, "Forbidden", f"denied: {no.reason}")
+        return web.answer(403, "Forbidden", no.told)
     return web.answer(502, "Bad Gateway", str(no))

@@ -13,6 +13,14 @@ class Refusal(CloisterError):
         self.reason = reason
         self.rule = rule
 
+    @property
+    def told(self) -> str:
+        """What a program is told: why, by which rule, and whose move it is."""
+        return (
+            f"denied: {self.reason}; rule: {self.rule}; the same again is denied too, unless "
+            "whoever runs this sandbox changes its policy: `cloister explain` says how"
+        )
+
 
 class Malformed(Refusal):
     """What came is not HTTP, or HTTP that two readers would read in two ways."""

@@ -143,7 +143,7 @@ class Ward:
         """Ask, and return the verdict that allows it or raise Refusal."""
         answer = await self.ask(question)
         if not answer.allowed:
-            raise Refusal(f"asked and not allowed: {answer.reason}", question.rule)
+            raise Refusal(f"asked and not allowed: {answer.why_not}", question.rule)
         return Verdict(Effect.ALLOW, question.rule, f"allowed by {answer.who}: {answer.how}")
 
     def reply(self, number: int, table: Mapping[str, Any]) -> None:

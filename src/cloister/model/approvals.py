@@ -168,6 +168,11 @@ class Answer:
         """Whether it may be."""
         return self.how in ("once", "for_time", "for_sandbox")
 
+    @property
+    def why_not(self) -> str:
+        """What to say of one that does not allow. Not who gave it: programs inside read this."""
+        return self.reason or ("the answer was no" if self.how == "deny" else self.how)
+
     def as_dict(self) -> dict[str, Any]:
         """Return it as a table."""
         return asdict(self)

@@ -10,6 +10,7 @@ import os
 from pathlib import Path
 
 from cloister.errors import CloisterError, HostError, RequestError
+from cloister.node.revoker import REVOKER
 from cloister.node.secret_sources import command_output
 from cloister.node.secret_value import SecretValue
 from cloister.policy.secrets import SecretBinding
@@ -58,6 +59,7 @@ class Credential:
         os.write(fd, json.dumps(record).encode())
         os.fsync(fd)
         self._record = path, fd
+        REVOKER.begin(place)
 
     def _let_go(self, *, remove: bool) -> None:
         if self._record is not None:
@@ -65,6 +67,7 @@ class Credential:
             if remove:
                 path.unlink(missing_ok=True)
             os.close(fd)
+            REVOKER.end()
 
 
 async def mint(binding: SecretBinding, sandbox: str) -> Credential:

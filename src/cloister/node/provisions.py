@@ -40,6 +40,8 @@ _USUAL_STORES = ("etc/ssl/certs/java/cacerts", "etc/pki/ca-trust/extracted/java/
 _VARIABLES = (
     *("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "NODE_EXTRA_CA_CERTS"),
     *("GIT_SSL_CAINFO", "PIP_CERT", "CARGO_HTTP_CAINFO", "AWS_CA_BUNDLE", "DENO_CERT"),
+    *("GRPC_DEFAULT_SSL_ROOTS_FILE_PATH", "PERL_LWP_SSL_CA_FILE", "BUNDLE_SSL_CA_CERT"),
+    *("HTTPLIB2_CA_CERTS", "NIX_SSL_CERT_FILE", "CLOUDSDK_CORE_CUSTOM_CA_CERTS_FILE"),
 )
 # Returns the value of a secret that was stored, or says why it may not be had.
 ReadStored = Callable[[SecretBinding], Awaitable[str]]

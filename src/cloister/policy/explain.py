@@ -73,7 +73,9 @@ def explain(wish: HttpRequest | Connect | Resolve, policy: Policy) -> Explained:
     if isinstance(wish, Resolve):
         return _explain_name(wish.name, policy)
     verdict = judge(wish, policy, (), 0.0)
-    secrets = tuple(each.name for each in policy.secrets if each.is_for(wish.host, wish.port))
+    # What is denied carries none.
+    bound = () if verdict.effect is Effect.DENY else policy.secrets
+    secrets = tuple(each.name for each in bound if each.is_for(wish.host, wish.port))
     return Explained(
         verdict,
         _said(wish),

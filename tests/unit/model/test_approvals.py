@@ -91,3 +91,9 @@ def test_an_answer_that_stays_is_for_what_would_be_taken_out_and_no_other() -> N
     assert one.scope == Question("apply", "gates.apply", subject="box to /a", content="1").scope
     # Of requests it is the place that was asked about.
     assert asked(body=b"1").scope == asked(body=b"2").scope
+
+
+def test_a_no_without_a_reason_says_so_and_not_who_gave_it() -> None:
+    assert Answer("deny", "root (process 7)").why_not == "the answer was no"
+    assert Answer("deny", "root (process 7)", "not today").why_not == "not today"
+    assert Answer("timeout").why_not == "timeout"

@@ -77,6 +77,14 @@ def test_the_rule_it_advises_allows_the_request() -> None:
     assert judge(wish, wiser, (), 0.0).effect is Effect.ALLOW
 
 
+def test_a_secret_is_named_only_where_the_request_may_be() -> None:
+    secret = '[secrets.T]\nfrom = "env:T"\nhosts = ["api.example.org"]\nheader = "Authorization"\n'
+    policy = parse_policy(RULES + secret)
+    for target, secrets in (("/repos/a", ("T",)), ("/else", ())):
+        wish = parse_wish("GET", f"https://api.example.org{target}")
+        assert explain(wish, policy).secrets == secrets
+
+
 @pytest.mark.parametrize("target", ["new.example.org:22", "new.example.org:443"])
 def test_the_host_it_advises_may_be_reached(target: str) -> None:
     wish = parse_wish("CONNECT", target)

@@ -297,7 +297,7 @@ def own_answer(no: Refusal | Unreachable) -> tuple[ResponseHead, bytes]:
     elif isinstance(no, Misdirected):
         status, reason, text = 421, b"Misdirected Request", no.reason
     elif isinstance(no, Refusal):
-        status, reason, text = 403, b"Forbidden", f"denied: {no.reason}"
+        status, reason, text = 403, b"Forbidden", no.told
     else:
         status, reason, text = 502, b"Bad Gateway", str(no)
     body = f"cloister: {text}\n".encode("ascii", "backslashreplace")
