@@ -131,8 +131,8 @@ def test_what_a_build_cannot_have_is_refused(image: str) -> None:
         Template.build(Template().from_image("nowhere:1"), "x")
     with pytest.raises(BuildException, match="host's own programs"):
         Template.build(Template().from_template("base"), "x")
-    with pytest.raises(BuildException, match="tags are not kept"):
-        Template.build(Template().from_image(image), "x:v1")
+    with pytest.raises(BuildException, match="leave out dots"):
+        Template.build(Template().from_image(image), "a__b")
 
 
 @pytest.mark.parametrize(
@@ -178,3 +178,30 @@ def test_templates_are_listed_with_their_tags(server: Any, key: str) -> None:
     (tag,) = Template.get_tags("base")
     assert tag.tag == "default"
     assert not Template.exists("never-built")
+
+
+def test_a_tag_starts_what_it_was_given_to(image: str, other_key: str) -> None:
+    def build(name: str, text: str) -> None:
+        recipe = Template().from_image(image).run_cmd(f"echo {text} > said")
+        Template.build(recipe, name, cpu_count=1, memory_mb=512)
+
+    def said(reference: str) -> str:
+        with Sandbox.create(reference, timeout=60) as sandbox:
+            return sandbox.files.read("/home/user/said")
+
+    build("tagged:v1", "one")
+    assert Template.assign_tags("tagged:v1", ["stable"]).tags == ["stable"]
+    build("tagged:v1", "two")
+    assert (said("tagged:stable"), said("tagged:v1")) == ("one\n", "two\n")
+    assert {each.tag for each in Template.get_tags("tagged")} == {"v1", "stable"}
+    for wrong in (":x", "tagged:", "a b", "7"):
+        with pytest.raises(SandboxException, match="tag is"):
+            Template.assign_tags("tagged:v1", wrong)
+    for nothing in ("tagged", "tagged:other"):
+        with pytest.raises(SandboxException, match="not found"):
+            said(nothing)
+    with pytest.raises(SandboxException, match="no template"):
+        Template.assign_tags("tagged:v1", "theirs", api_key=other_key)
+    Template.remove_tags("tagged", "stable")
+    with pytest.raises(SandboxException, match="not found"):
+        said("tagged:stable")

@@ -19,6 +19,7 @@ from cloister.build.template import build_template
 from cloister.build.template_file import TemplateSpec, make_ready
 from cloister.e2b.build_recipe import dockerfile_of, hashes_of
 from cloister.e2b.refusal import CallRefused
+from cloister.e2b.tags import keep
 from cloister.errors import CloisterError
 from cloister.model import Limits
 from cloister.policy import Policy
@@ -40,7 +41,8 @@ class Build:
     """One build; `status` is waiting, building, ready or error."""
 
     id: str
-    name: str
+    # What it is to be called, one for each tag.
+    names: tuple[str, ...]
     limits: Limits
     status: str = "waiting"
     entries: list[dict[str, Any]] = field(default_factory=list)
@@ -63,7 +65,7 @@ class Builds:
         self._turns: dict[TenantName, asyncio.Semaphore] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def ask(self, tenant: TenantName, name: str, limits: Limits) -> Build:
+    def ask(self, tenant: TenantName, names: tuple[str, ...], limits: Limits) -> Build:
         """Remember that a template is to be built."""
         mine = [key for key in self._builds if key[0] == tenant]
         finished = [key for key in mine if self._builds[key].status in ("ready", "error")]
@@ -73,7 +75,7 @@ class Builds:
                     "resource_exhausted", f"{_MOST_REMEMBERED} builds are waiting; wait for one"
                 )
             del self._builds[finished[0]]
-        build = Build(str(uuid.uuid4()), name, limits)
+        build = Build(str(uuid.uuid4()), names, limits)
         self._builds[tenant, build.id] = build
         return build
 
@@ -146,9 +148,10 @@ class Builds:
                 self._quotas.reserve(tenant, build.limits)
                 promised = True
                 await asyncio.to_thread(self._fill, tenant, directory, text, body)
+                stored = [Names(tenant).stored(name, "template") for name in build.names]
                 ready = make_ready(body.get("readyCmd") or None)
                 spec = TemplateSpec(
-                    Names(tenant).stored(build.name, "template"),
+                    stored[0],
                     dockerfile=directory / "Dockerfile",
                     directory=directory,
                     start=body.get("startCmd") or (),
@@ -158,7 +161,10 @@ class Builds:
                     ),
                 )
                 fresh = bool(body.get("force"))
-                await build_template(spec, use_cache=not fresh, on_progress=_teller(build))
+                told = _teller(build)
+                record = await build_template(spec, use_cache=not fresh, on_progress=told)
+                for other in stored[1:]:
+                    await keep(record, other)
             except CloisterError as error:
                 build.say(str(error), "error")
                 build.reason = {"message": str(error)[:_MOST_LINE]}

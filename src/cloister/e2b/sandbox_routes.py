@@ -36,7 +36,8 @@ from cloister.e2b.shown import (
     listed_asleep,
     when,
 )
-from cloister.e2b.wanted import DEFAULT_TIMEOUT_S, INTERPRETER, plain_reference, read_wanted
+from cloister.e2b.tags import plain_reference
+from cloister.e2b.wanted import DEFAULT_TIMEOUT_S, INTERPRETER, read_wanted
 from cloister.errors import NotFound
 from cloister.server.recipes import Prepared
 from cloister.server.remembered import Origin

@@ -15,7 +15,8 @@ from cloister.e2b.control import Route, Visit, route
 from cloister.e2b.pausing import arrange, awake, pause
 from cloister.e2b.refusal import CallRefused, refusal_of
 from cloister.e2b.shown import connection
-from cloister.e2b.wanted import plain_reference, timeout_in
+from cloister.e2b.tags import plain_reference
+from cloister.e2b.wanted import timeout_in
 from cloister.errors import CloisterError, NotFound
 from cloister.server.remembered import Origin
 from cloister.server.spec import SandboxSpec

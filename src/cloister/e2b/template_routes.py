@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
-import uuid
 from typing import Any
 
 from starlette.responses import Response
 
-from cloister.e2b.answers import error_answer, json_answer
+from cloister.e2b import fields
+from cloister.e2b.answers import empty_answer, error_answer, json_answer, read_json
 from cloister.e2b.control import Route, Visit, route
 from cloister.e2b.envd import VERSION
+from cloister.e2b.refusal import CallRefused
 from cloister.e2b.shown import when
-from cloister.e2b.wanted import OWN_TEMPLATES, plain_reference
+from cloister.e2b.tags import (
+    DEFAULT,
+    MARK,
+    assign,
+    build_id,
+    parse_tag,
+    plain_reference,
+    split_tagged,
+    tagged,
+)
+from cloister.e2b.wanted import OWN_TEMPLATES
 from cloister.errors import NotFound
 from cloister.node.templates import TemplateRecord
 from cloister.server.shelves import shown_template
@@ -23,7 +34,7 @@ async def list_all(visit: Visit) -> Response:
     """Return the templates that the caller may start sandboxes from."""
     visit.require("templates:read")
     found = await visit.desk.house.fleet.shelves.templates(visit.caller.tenant)
-    shown = [_shown(visit, record) for record in found]
+    shown = [_shown(visit, record) for record in found if MARK not in record.name]
     taken = {each["aliases"][0] for each in shown}
     shown += [_entry(name, 0.0, 2048, 1) for name in OWN_TEMPLATES if name not in taken]
     return json_answer(shown)
@@ -39,7 +50,7 @@ def _shown(visit: Visit, record: TemplateRecord) -> dict[str, Any]:
 def _entry(name: str, created_at: float, memory_mb: int, cpus: int) -> dict[str, Any]:
     return {
         "templateID": name,
-        "buildID": _build_id(name, created_at),
+        "buildID": build_id(name, created_at),
         "aliases": [name],
         "names": [name],
         "public": False,
@@ -57,10 +68,6 @@ def _entry(name: str, created_at: float, memory_mb: int, cpus: int) -> dict[str,
     }
 
 
-def _build_id(name: str, created_at: float) -> str:
-    return str(uuid.uuid5(uuid.NAMESPACE_URL, f"{name}@{created_at}"))
-
-
 async def alias(visit: Visit) -> Response:
     """Say whether there is a template of that name."""
     visit.require("templates:read")
@@ -71,23 +78,47 @@ async def alias(visit: Visit) -> Response:
 
 
 async def tags(visit: Visit) -> Response:
-    """Return the versions of a template as its tags."""
+    """Return the tags of a template, with what each starts."""
     visit.require("templates:read")
-    name = plain_reference(visit.named)
-    found = await visit.desk.house.fleet.shelves.templates(visit.caller.tenant)
-    mine = [each for each in found if shown_template(visit.caller.tenant, each.name) == name]
-    if not mine and name not in OWN_TEMPLATES:
+    tenant, (name, _) = visit.caller.tenant, split_tagged(plain_reference(visit.named))
+    newest = {DEFAULT: 0.0} if name in OWN_TEMPLATES else {}
+    for each in await visit.desk.house.fleet.shelves.templates(tenant):
+        plain, tag = split_tagged(shown_template(tenant, each.name))
+        if plain == name:
+            newest[tag] = max(newest.get(tag, 0.0), each.created_at)
+    if not newest:
         raise NotFound(f"template {name[:64]} not found", what=name[:64])
-    created_at = max((each.created_at for each in mine), default=0.0)
     return json_answer(
         [
-            {
-                "tag": "default",
-                "buildID": _build_id(name, created_at),
-                "createdAt": when(created_at),
-            }
+            {"tag": tag, "buildID": build_id(name, created_at), "createdAt": when(created_at)}
+            for tag, created_at in newest.items()
         ]
     )
+
+
+async def assign_tags(visit: Visit) -> Response:
+    """Give tags to what another tag, or the template itself, starts now."""
+    visit.require("templates:write")
+    body = await read_json(visit.request)
+    target = plain_reference(fields.text(body, "target"))
+    wanted = [parse_tag(each) for each in fields.texts(body, "tags")]
+    shelves = visit.desk.house.fleet.shelves
+    record = await assign(shelves, visit.caller.tenant, target, wanted)
+    answer = {"tags": fields.texts(body, "tags"), "buildID": build_id(target, record.created_at)}
+    return json_answer(answer, 201)
+
+
+async def remove_tags(visit: Visit) -> Response:
+    """Remove tags; what they started stays under its others."""
+    visit.require("templates:write")
+    body = await read_json(visit.request)
+    name, _ = split_tagged(plain_reference(fields.text(body, "name")))
+    for tag in [parse_tag(each) for each in fields.texts(body, "tags")]:
+        if tag == DEFAULT:
+            raise CallRefused("invalid_argument", "the tag default stays; remove the template")
+        shelves = visit.desk.house.fleet.shelves
+        await shelves.remove_template(visit.caller.tenant, tagged(name, tag))
+    return empty_answer()
 
 
 async def build(visit: Visit) -> Response:
@@ -103,6 +134,6 @@ TEMPLATE_ROUTES: list[Route] = [
     route("GET", "/templates/{}/tags", tags),
     route("POST", "/v2/templates", build),
     route("POST", "/templates", build),
-    route("POST", "/templates/tags", build),
-    route("DELETE", "/templates/tags", build),
+    route("POST", "/templates/tags", assign_tags),
+    route("DELETE", "/templates/tags", remove_tags),
 ]

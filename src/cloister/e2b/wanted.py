@@ -11,6 +11,7 @@ from cloister.e2b.box import Terms
 from cloister.e2b.interpreter.library import installed_library
 from cloister.e2b.network_rules import NetworkRules, read_network
 from cloister.e2b.refusal import CallRefused
+from cloister.e2b.tags import plain_reference
 from cloister.errors import NotFound, RequestError
 from cloister.model import UNLIMITED, Limits, quote
 from cloister.node import open_store
@@ -93,12 +94,6 @@ def timeout_in(body: Mapping[str, Any], default_s: int = DEFAULT_TIMEOUT_S) -> f
     if timeout_s <= 0:
         raise CallRefused("invalid_argument", f"timeout is {timeout_s}; it must be above 0")
     return float(timeout_s)
-
-
-def plain_reference(reference: str) -> str:
-    """Return a template or snapshot without the tag that everything has, and its namespace."""
-    name = reference.removesuffix(":default").removesuffix(":latest")
-    return name.rpartition("/")[2]
 
 
 def _volumes(body: Mapping[str, Any]) -> list[str]:
