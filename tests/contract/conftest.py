@@ -61,6 +61,7 @@ _SHORT_ON_MACHINES = (
     "test_a_paused_sandbox_stands_still_and_goes_on",
     "test_each_kind_of_change_is_told",
     "test_job_control_stops_continues_and_interrupts",
+    "test_no_more_of_what_exploits_begin_with_is_in_reach_than_is_said",
     "test_processes_past_the_limit_are_refused",
     "test_sandboxes_do_not_see_each_other",
     "test_the_two_outputs_stay_apart",

@@ -45,6 +45,44 @@ async def the_jail_of_qemu(arena: Arena) -> None:
         arena.expect(all(".img" in fd or "#" in fd for fd in opened), f"QEMU has open {opened}")
 
 
+@case("TIR-07", "machine: write to the disks that all machines begin from", "critical")
+async def one_disk_to_write_to(arena: Arena) -> None:
+    async with _machine(arena) as sandbox:
+        (await sandbox.run(_PROGRAM)).check()
+        (pid,) = sandbox.host_pids
+        disks = writable = 0
+        for path in Path(f"/proc/{pid}/fd").iterdir():
+            name = os.readlink(path)
+            if not name.startswith("/") or name.startswith(("/memfd:", "/dev/")):
+                continue
+            text = Path(f"/proc/{pid}/fdinfo/{path.name}").read_text()
+            flags = next(line for line in text.splitlines() if line.startswith("flags:"))
+            disks += 1
+            may_write = int(flags.split()[1], 8) & os.O_ACCMODE != os.O_RDONLY
+            writable += may_write
+            # The scratch disk has no name: it is this machine's alone.
+            arena.expect(not may_write or "#" in name, f"QEMU may write to {name}")
+        arena.expect(disks > writable > 0, f"QEMU may write to {writable} of {disks} files")
+
+
+@case("TIR-08", "machine: reach the host by a socket between machines", "critical")
+async def no_socket_between_machines(arena: Arena) -> None:
+    async with _machine(arena) as sandbox:
+        (await sandbox.run(_PROGRAM)).check()
+        (pid,) = sandbox.host_pids
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+        arena.expect(any(b"virtserialport" in word for word in words), "QEMU has no wire")
+        arena.expect(not any(b"vsock" in word for word in words), "QEMU has such a device")
+        fds = [os.readlink(path) for path in Path(f"/proc/{pid}/fd").iterdir()]
+        arena.expect(not any("vhost" in fd for fd in fds), "QEMU has the host's part of one open")
+        for path in ("/dev/vsock", "/dev/vport0p1", "/dev/vport0p2"):
+            try:
+                await sandbox.files.stat(path)
+            except NotFound:
+                continue
+            arena.expect(False, f"there is a {path}")
+
+
 @case("TIR-09", "machine: find a socket that QEMU is controlled by", "critical")
 async def no_monitor_in_reach(arena: Arena) -> None:
     async with _machine(arena) as sandbox:
