@@ -134,10 +134,74 @@ def test_what_sandboxes_are_made_of_and_what_was_recorded_is_the_servers(
     assert name in cloister("receipt", name).stdout
 
 
-@pytest.mark.parametrize("words", [["gc"], ["df"], ["image", "pull", "x"], ["ledger", "list"]])
-def test_what_is_about_this_machine_says_so(cloister: Run, words: list[str]) -> None:
+def test_a_ledger_is_listed_followed_checked_and_exported(
+    server: Server, cloister: Run, name: str, tmp_path: Path
+) -> None:
+    assert name in json.loads(cloister("ledger", "list", "--json").stdout)
+    last = json.loads(cloister("ledger", "tail", name, "--lines", "1", "--json").stdout)
+    assert last["sequence"] > 3
+    kept = tmp_path / "checkpoint"
+    checked = json.loads(cloister("ledger", "verify", name, "--json", "--keep", str(kept)).stdout)
+    assert checked["holds"] and checked["entries"] == last["sequence"] + 1
+    cloister("ledger", "verify", name, "--against", str(kept))
+    # One that was cut back to before what was kept is not whole.
+    far = {**json.loads(kept.read_text()), "sequence": last["sequence"] + 100}
+    kept.write_text(json.dumps(far))
+    said = cloister("ledger", "verify", name, "--against", str(kept), code=1).stdout
+    assert "wrong" in said
+    exported = cloister("ledger", "export", name).stdout.splitlines()
+    assert len(exported) == last["sequence"] + 1
+    assert "class_uid" in cloister("ledger", "export", name, "--as", "ocsf").stdout
+
+    following = subprocess.Popen(
+        [sys.executable, "-m", "cloister", "ledger", "tail", "--lines", "1", "--follow", name],
+        env={**os.environ, "CLOISTER_URL": server.url, "CLOISTER_TOKEN": server.token("typist")},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert following.stdout is not None
+    try:
+        assert following.stdout.readline()
+        cloister("exec", name, "--", "echo", "seen-by-who-follows")
+        assert any("seen-by-who-follows" in line for line in following.stdout)
+    finally:
+        following.terminate()
+        following.wait(60)
+        following.stdout.close()
+
+
+def test_an_image_is_exported_and_the_disk_is_told(
+    cloister: Run, name: str, tmp_path: Path
+) -> None:
+    target = tmp_path / "image"
+    target.mkdir()
+    words = ["--as", "oci", "--below", "/workspace", "-o", str(target), "--json"]
+    digest = json.loads(cloister("export", name, *words).stdout)["digest"]
+    assert digest in (target / "index.json").read_text()
+    used = json.loads(cloister("df", "--json").stdout)
+    assert [item["called"] for item in used["items"] if item["kind"] == "disk"] == [name]
+    assert used["total_bytes"] > 0
+    assert "directory" not in used
+    assert "only a token of the role admin" in cloister("gc", code=2).stderr
+
+
+def test_gc_and_df_are_the_owners_for_everything(server: Server) -> None:
+    environment = {**os.environ, "CLOISTER_URL": f"unix:{server.socket}"}
+
+    def run(*words: str) -> Any:
+        command = [sys.executable, "-m", "cloister", *words, "--json"]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
+    assert run("df")["directory"] == str(server.directory / "state")
+    assert run("gc", "--dry-run")["dry_run"] is True
+
+
+@pytest.mark.parametrize("called", ["apply", "image pull"])
+def test_what_is_about_this_machine_says_so(cloister: Run, called: str) -> None:
+    words = [*called.split(), "x", *(["."] if called == "apply" else [])]
     said = cloister(*words, code=125).stderr
-    called = " ".join(words[:2])
     assert f"`cloister {called}` is about this machine only" in said
 
 

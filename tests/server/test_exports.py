@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import socket
+from concurrent.futures import ThreadPoolExecutor
 
 import httpx
 
 from .conftest import Server, created
+from .test_approvals import asked
 
 
 def test_exports_that_nobody_reads_hold_up_no_other_tenant(
@@ -35,3 +37,26 @@ def test_exports_that_nobody_reads_hold_up_no_other_tenant(
         continue
     assert len(answer.content) > 40_000_000
     acme.delete(f"/v1/sandboxes/{sandbox}")
+
+
+def test_an_export_leaves_as_the_gate_of_its_policy_says(owner: httpx.Client) -> None:
+    disk = {"storage": "disk", "limits": {"disk": "unlimited"}}
+    denied = created(owner, policy={**disk, "gates": {"export": "deny"}})
+    path = "/export?form=tar&below=/workspace"
+    answer = owner.get(f"/v1/sandboxes/{denied}{path}")
+    assert (answer.status_code, answer.json()["error"]) == (403, "Denied")
+    owner.delete(f"/v1/sandboxes/{denied}")
+
+    asking = created(owner, policy={**disk, "gates": {"export": "ask"}})
+    owner.post(f"/v1/sandboxes/{asking}/run", json={"command": "echo inside > /workspace/f"})
+    for how, status in (("deny", 403), ("once", 200)):
+        with ThreadPoolExecutor(1) as own:
+            export = own.submit(owner.get, f"/v1/sandboxes/{asking}{path}")
+            question = asked(owner)
+            given = {"digest": question["digest"], "answer": how}
+            number = question["number"]
+            assert owner.post(f"/v1/approvals/{number}", json=given).status_code == 200
+            answer = export.result(60)
+        assert answer.status_code == status, answer.text
+        assert (b"inside" in answer.content) is (how == "once")
+    owner.delete(f"/v1/sandboxes/{asking}")

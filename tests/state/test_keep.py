@@ -21,7 +21,10 @@ from cloister import (
     Unsupported,
     Volume,
 )
+from cloister.ledger import ProcessStarted
+from cloister.ledger.reading import read_entries
 from cloister.policy import DirectoryRoot, Policy
+from cloister.store.place import state_directory
 from cloister.verify.cases.owners import has_ended
 from cloister.verify.resources import descendants
 
@@ -35,6 +38,16 @@ async def test_what_was_written_is_there_when_it_is_opened_again(make, listing) 
     async with Sandbox(keep="task") as sandbox:
         assert await listing(sandbox, "/workspace", "/home") == before
         assert sandbox.id != first
+
+
+async def test_one_that_is_opened_again_with_a_policy_is_recorded_on(make, limits) -> None:
+    policy = Policy(storage="disk", limits=limits())
+    for word in ("first", "second"):
+        async with Sandbox(policy, keep="told") as sandbox:
+            await sandbox.run(["echo", word])
+    entries = list(read_entries(state_directory(), "told"))
+    started = [each.payload for each in entries if isinstance(each.payload, ProcessStarted)]
+    assert [each.argv for each in started] == [("echo", "first"), ("echo", "second")]
 
 
 async def test_a_number_of_files_that_nobody_counts_is_refused(make, limits, driver) -> None:

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from typing import Literal
 
 from cloister.cli.telling import note
-from cloister.errors import Denied
-from cloister.model.approvals import Answer, Question
-from cloister.policy import Effect, Policy, Verdict
+from cloister.policy import Effect, Policy
+from cloister.sandbox import gates
+from cloister.sandbox.gates import Ask
 from cloister.store.changes import Plan
 from cloister.store.changes.obeyed import is_obeyed_by_tools
 
 _SHOWN = 15
-Ask = Callable[[Question], Awaitable[Answer]]
 
 
 async def pass_gate(
@@ -28,21 +27,9 @@ async def pass_gate(
     details: Sequence[tuple[str, str]],
 ) -> None:
     """Return once it may be done, or raise Denied; `content` is the digest of all of it."""
-    effect: Effect = getattr(policy.gates, gate)
-    if effect is Effect.ALLOW:
-        return
-    rule = f"gates.{gate}"
-    if effect is Effect.ASK:
-        question = Question(gate, rule, subject=subject, content=content, details=tuple(details))
+    if getattr(policy.gates, gate) is Effect.ASK:
         note("waiting for an answer; `cloister approvals` shows the question")
-        answer = await ask(question)
-        if answer.allowed:
-            return
-        reason = f"asked and not allowed: {answer.why_not}"
-    else:
-        reason = f'the policy has {rule} = "deny"'
-    verdict = Verdict(Effect.DENY, rule, reason)
-    raise Denied(f"{gate} is denied: {reason}", verdict=verdict)
+    await gates.pass_gate(gate, policy, ask, subject=subject, content=content, details=details)
 
 
 def plan_digest(plan: Plan) -> str:

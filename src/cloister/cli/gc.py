@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING
+from typing import Any
 
 import click
 
@@ -15,9 +15,7 @@ from cloister.cli.progress import Waiting
 from cloister.cli.table import print_table
 from cloister.cli.telling import note, short_bytes
 from cloister.node import open_store
-
-if TYPE_CHECKING:
-    from cloister.store import Item, Store
+from cloister.store.names import called_names
 
 _DIGEST_SHOWN = 19
 
@@ -41,18 +39,23 @@ async def _collect(dry_run: bool, as_json: bool) -> int:
     store = await open_store()
     with Waiting("looking for what nothing refers to"):
         done = await asyncio.to_thread(store.collect, dry_run=dry_run)
+    return tell_collected({"dry_run": dry_run, **asdict(done)}, as_json)
+
+
+def tell_collected(done: Mapping[str, Any], as_json: bool) -> int:
+    """Print what was removed, or would be."""
     if as_json:
-        click.echo(json.dumps({"dry_run": dry_run, **asdict(done)}))
+        click.echo(json.dumps(done))
         return 0
-    for kind, ids in (("snapshot", done.snapshots), ("image", done.images), ("tree", done.trees)):
-        for id in ids:
+    for kind in ("snapshot", "image", "tree"):
+        for id in done[f"{kind}s"]:
             click.echo(f"{kind} {id}")
-    would = "would be " if dry_run else ""
+    would = "would be " if done["dry_run"] else ""
     freed = ""
-    if done.freed_bytes is not None:
-        freed = f", {short_bytes(done.freed_bytes)} {would}freed"
-    snapshots, images = _counted(done.snapshots, "snapshot"), _counted(done.images, "image")
-    trees = _counted(done.trees, "tree")
+    if done["freed_bytes"] is not None:
+        freed = f", {short_bytes(done['freed_bytes'])} {would}freed"
+    snapshots, images = _counted(done["snapshots"], "snapshot"), _counted(done["images"], "image")
+    trees = _counted(done["trees"], "tree")
     click.echo(f"{snapshots}, {images} and {trees} {would}removed{freed}")
     return 0
 
@@ -77,47 +80,37 @@ async def _usage(as_json: bool) -> int:
     store = await open_store()
     with Waiting("measuring everything"):
         used = await asyncio.to_thread(store.usage)
-        names = await asyncio.to_thread(_names, store)
+        names = await asyncio.to_thread(called_names, store)
+    items = [{**asdict(item), "called": names.get((item.kind, item.name))} for item in used.items]
+    described = {**asdict(used), "items": items, "driver": store.driver.name}
+    return tell_usage({**described, "directory": str(store.directory)}, as_json)
+
+
+def tell_usage(used: Mapping[str, Any], as_json: bool) -> int:
+    """Print what takes up the disk."""
     if as_json:
-        items = [
-            {**asdict(item), "called": names.get((item.kind, item.name))} for item in used.items
-        ]
-        described = {**asdict(used), "items": items, "driver": store.driver.name}
-        click.echo(json.dumps({**described, "directory": str(store.directory)}))
+        click.echo(json.dumps(used))
         return 0
-    rows = [_row(item, names) for item in used.items]
+    rows = [_row(item) for item in used["items"]]
     # The others stand as they were made: a step after the one before it.
     disks = sorted(row for row in rows if row[0] == "disk")
     rows = disks + [row for row in rows if row[0] != "disk"]
     print_table(("kind", "name", "private", "shared", "limit"), rows)
+    where = f" in {used['directory']}" if used.get("directory") else ""
     click.echo(
-        f"{short_bytes(used.total_bytes)} used by {store.driver.name} in {store.directory}, "
-        f"{short_bytes(used.free_bytes)} free"
+        f"{short_bytes(used['total_bytes'])} used by {used['driver']}{where}, "
+        f"{short_bytes(used['free_bytes'])} free"
     )
-    if missed := [item for item in used.items if not item.is_whole]:
+    if missed := [item for item in used["items"] if not item["is_whole"]]:
         note(f"{len(missed)} of them were changed while they were counted, and hold more than that")
     return 0
 
 
-def _row(item: Item, names: dict[tuple[str, str], str]) -> list[str]:
+def _row(item: Mapping[str, Any]) -> list[str]:
     return [
-        item.kind,
-        names.get((item.kind, item.name)) or item.name[:_DIGEST_SHOWN],
-        short_bytes(item.private_bytes),
-        short_bytes(item.shared_bytes),
-        "-" if item.limit_bytes is None else short_bytes(item.limit_bytes),
+        item["kind"],
+        item["called"] or item["name"][:_DIGEST_SHOWN],
+        short_bytes(item["private_bytes"]),
+        short_bytes(item["shared_bytes"]),
+        "-" if item["limit_bytes"] is None else short_bytes(item["limit_bytes"]),
     ]
-
-
-def _names(store: Store) -> dict[tuple[str, str], str]:
-    """Return what people call the things that the store knows by their ids."""
-    names = {("disk", kept.disk): kept.name for kept in store.kept.list()}
-    for snapshot in store.snapshots.list():
-        if snapshot.name is not None:
-            names["snapshot", snapshot.id] = f"{snapshot.sandbox}@{snapshot.name}"
-        elif snapshot.step is not None:
-            names["snapshot", snapshot.id] = f"{snapshot.sandbox}@{snapshot.step}"
-    for image in store.images.list():
-        if image.names:
-            names["image", image.digest] = image.names[0]
-    return names

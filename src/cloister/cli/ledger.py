@@ -127,8 +127,13 @@ def verify(
     from cloister.ledger.reading import find_ledger, read_anchors, verify_ledger
 
     place = state()
-    kept = () if against is None else tuple(read_anchors(_existing(against)))
+    kept = () if against is None else tuple(read_anchors(existing(against)))
     report = verify_ledger(place, find_ledger(place, id), keys=read_keys(key), against=kept)
+    return conclude(report, keep, as_json)
+
+
+def conclude(report: Report, keep: Path | None, as_json: bool) -> int:
+    """Say what a check found, keep its newest checkpoint, and return the exit code."""
     if keep is not None:
         if report.newest is None or not report.holds:
             raise HostError("there is no checkpoint to keep: the ledger has none, or is not whole")
@@ -141,11 +146,12 @@ def read_keys(paths: Iterable[Path]) -> dict[str, PublicKey] | None:
     """Return the public keys of files by id, or None where no file is named."""
     from cloister.ledger.reading import read_public_key
 
-    keys = {key.id: key for key in (read_public_key(_existing(path)) for path in paths)}
+    keys = {key.id: key for key in (read_public_key(existing(path)) for path in paths)}
     return keys or None
 
 
-def _existing(path: Path) -> Path:
+def existing(path: Path) -> Path:
+    """Return the path of a file, which must be there."""
     if not path.is_file():
         raise RequestError(f"no file {quote(str(path))}; write the path of one")
     return path

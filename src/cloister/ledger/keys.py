@@ -123,8 +123,13 @@ def read_public_key(path: Path) -> PublicKey:
     """Return the key of a PEM file; for that no library is needed."""
     with open(path, "rb") as file:
         text = file.read(_MAXIMUM_FILE_BYTES)
-    lines = text.split(b"\n")
-    wrong = RequestError(f"{path} is not an ed25519 public key; write one as openssl does, in PEM")
+    return parse_public_key(text.decode("latin-1"), str(path))
+
+
+def parse_public_key(pem: str, what: str = "the text") -> PublicKey:
+    """Return the key of a PEM text."""
+    lines = pem[:_MAXIMUM_FILE_BYTES].encode("utf-8", "replace").split(b"\n")
+    wrong = RequestError(f"{what} is not an ed25519 public key; write one as openssl does, in PEM")
     if len(lines) < 3 or b"BEGIN PUBLIC KEY" not in lines[0]:
         raise wrong
     try:

@@ -12,14 +12,14 @@ from cloister.ledger.envelope import (
 )
 from cloister.ledger.export import FORMS, export_ledger
 from cloister.ledger.find import find_ledger
-from cloister.ledger.findings import Fault, Finding, Report
-from cloister.ledger.keys import PublicKey, read_public_key, trusted_keys
+from cloister.ledger.findings import Fault, Finding, Report, Unfinished
+from cloister.ledger.keys import PublicKey, parse_public_key, read_public_key, trusted_keys
 from cloister.ledger.page import receipt_html, receipt_text
 from cloister.ledger.place import list_ledgers
 from cloister.ledger.reader import read_entries
 from cloister.ledger.receipt import Receipt
 from cloister.ledger.verify import verify_ledger
-from cloister.ledger.watch import follow_entries
+from cloister.ledger.watch import follow_entries, watch_ledger
 from cloister.ledger.words import clock, describe
 
 __all__ = [
@@ -32,6 +32,7 @@ __all__ = [
     "PublicKey",
     "Receipt",
     "Report",
+    "Unfinished",
     "clock",
     "describe",
     "export_ledger",
@@ -40,6 +41,7 @@ __all__ = [
     "list_ledgers",
     "make_receipt",
     "parse_anchor",
+    "parse_public_key",
     "read_anchors",
     "read_entries",
     "read_public_key",
@@ -49,4 +51,5 @@ __all__ = [
     "trusted_keys",
     "verify_ledger",
     "verify_receipt",
+    "watch_ledger",
 ]

@@ -26,7 +26,7 @@ def follow_entries(
     `stop` is a descriptor; when it can be read, the following ends.
     """
     directory = ledger_directory(state, sandbox)
-    watch = _watch(directory)
+    watch = watch_ledger(state, sandbox)
     waited_for = [watch] if stop is None else [watch, stop]
     last: Line | None = None
     try:
@@ -59,9 +59,11 @@ def _read_after(directory: Path, last: Line | None) -> Iterator[Line]:
                 yield line
 
 
-def _watch(directory: Path) -> int:
+def watch_ledger(state: Path, sandbox: str) -> int:
+    """Return a descriptor that can be read when something may have been written."""
+    directory = ledger_directory(state, sandbox)
     list_files(directory)
-    fd = int(_libc.inotify_init1(os.O_CLOEXEC))
+    fd = int(_libc.inotify_init1(os.O_CLOEXEC | os.O_NONBLOCK))
     if fd < 0:
         raise HostError(f"the ledger cannot be watched: {os.strerror(ctypes.get_errno())}")
     mask = _IN_MODIFY | _IN_CREATE | _IN_DELETE_SELF

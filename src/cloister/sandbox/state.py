@@ -146,6 +146,8 @@ class State(Remembering):
             policy = workspace.policy
         elif wanted.policy is None:
             policy = workspace.kept_policy.replace(**wanted.changes)
+        else:
+            policy = made
         policy = as_held(policy, workspace.store)
         require_countable(policy, workspace.store)
         workspace.require_same_root(policy)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
 import os
+import tempfile
 from collections import Counter
 from collections.abc import AsyncGenerator
 from concurrent.futures import ThreadPoolExecutor
@@ -12,19 +14,30 @@ from pathlib import Path
 from typing import Any
 
 from cloister.errors import Exhausted, Unsupported
+from cloister.policy import Effect
+from cloister.sandbox.gates import pass_gate
+from cloister.server.resident import Resident
 from cloister.server.tenancy import TenantName
 from cloister.store.changes import TarStyle, patch, since, write_tar
+from cloister.store.place import state_directory
 from cloister.store.stand_in import as_reader
 from cloister.wire.streams import PipeIncoming, open_pipe
 
 # Strata, skeleton and owners, as `Sandbox.compared` returns them.
 Compared = tuple[Any, Any, Any]
 
-FORMS = {"patch": "text/x-patch", "tar": "application/x-tar"}
+FORMS = {
+    "patch": "text/x-patch",
+    "tar": "application/x-tar",
+    # What was changed as one layer of an image, which also says what is gone.
+    "layer": "application/vnd.oci.image.layer.v1.tar",
+}
+_STYLES = {"tar": TarStyle.PLAIN, "layer": TarStyle.OCI}
 
 
 # A writer waits for whoever reads: each has a thread of its own, and a tenant so many of them.
 _MOST_AT_ONCE = 4
+_PIECE_BYTES = 256 * 1024
 _under_way: Counter[TenantName] = Counter()
 
 
@@ -50,6 +63,35 @@ async def exported(
     finally:
         own.shutdown(wait=False)
         _under_way[tenant] -= 1
+
+
+async def gated(
+    resident: Resident, form: str, below: str, chunks: AsyncGenerator[bytes, None]
+) -> AsyncGenerator[bytes, None]:
+    """Yield an export once its policy lets it leave; what is asked about is there whole."""
+    policy = resident.sandbox.policy
+    if policy.gates.export is Effect.ALLOW:
+        async with contextlib.aclosing(chunks):
+            async for chunk in chunks:
+                yield chunk
+        return
+    digest, size = hashlib.sha256(), 0
+    with tempfile.TemporaryFile(dir=state_directory()) as file:
+        async with contextlib.aclosing(chunks):
+            if policy.gates.export is Effect.ASK:
+                async for chunk in chunks:
+                    await asyncio.to_thread(file.write, chunk)
+                    digest.update(chunk)
+                    size += len(chunk)
+        told = digest.hexdigest()
+        sizes = [("form", form), ("below", below), ("bytes", str(size)), ("sha-256", told)]
+        subject = f"{resident.keep or resident.id} to a client of the server"
+        await pass_gate(
+            *("export", policy, resident.sandbox.ask), subject=subject, content=told, details=sizes
+        )
+        file.seek(0)
+        while chunk := await asyncio.to_thread(file.read, _PIECE_BYTES):
+            yield chunk
 
 
 async def _chunks(
@@ -91,8 +133,8 @@ def write_export(
     """Write it to a descriptor; for whoever may read the trees."""
     strata, skeleton, owners = compared
     trees = strata if benches is None else since(strata, benches)
-    if form == "tar":
-        write_tar(fd, trees, skeleton, owners, style=TarStyle.PLAIN, below=below)
+    if form in _STYLES:
+        write_tar(fd, trees, skeleton, owners, style=_STYLES[form], below=below)
         return
     with open(fd, "wb", closefd=False) as file:
         for piece in patch(trees, skeleton, owners, below=below, binary=True):

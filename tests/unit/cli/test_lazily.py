@@ -42,6 +42,6 @@ def test_what_is_about_this_machine_does_not_answer_for_a_server(
     assert main(["explain", "--help"]) == 0
     monkeypatch.setenv("CLOISTER_URL", "http://127.0.0.1:1")
     capsys.readouterr()
-    assert main(["df"]) != 0
+    assert main(["image", "pull", "x"]) != 0
     assert "names a server" in capsys.readouterr().err
     assert main(["explain", "--help"]) == 0

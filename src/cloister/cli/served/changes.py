@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import os
+import tempfile
 from collections.abc import AsyncGenerator
 from pathlib import Path
 
@@ -15,8 +17,10 @@ from cloister.cli.changes import listing
 from cloister.cli.ledger import emit
 from cloister.cli.progress import Waiting
 from cloister.cli.served.place import awake, require
-from cloister.errors import RequestError, Unsupported
+from cloister.errors import RequestError
 from cloister.model import parse_absolute_path
+
+_PIECE_BYTES = 1024 * 1024
 
 
 async def diff(
@@ -41,23 +45,42 @@ async def export(
 ) -> int:
     """Write what a kept sandbox changed."""
     tree = parse_absolute_path(below, "--below")
-    if form == "oci":
-        raise Unsupported("a server exports patches and tars; write --as patch or --as tar")
     if output is None:
+        if form == "oci":
+            raise click.UsageError("an image is a directory; name one with --output")
         if as_json:
             raise click.UsageError("--json needs --output: standard output has the export itself")
         if form != "patch" and session.is_terminal(1):
             raise click.UsageError("a tar is not for a terminal; name a file with --output")
+    described: dict[str, object] = {"file": output}
     async with awake(await require(name)) as sandbox:
-        chunks = sandbox.export(form, tree, _since(since))
+        chunks = sandbox.export("layer" if form == "oci" else form, tree, _since(since))
         if output is None:
             await _show(chunks)
             return 0
         with Waiting(f"writing {output}"):
-            size = await _write(Path(output), chunks)
+            if form == "oci":
+                described["digest"] = await _write_image(Path(output), name, chunks)
+            else:
+                described["bytes"] = await _write(Path(output), chunks)
     if as_json:
-        click.echo(json.dumps({"file": output, "bytes": size}))
+        click.echo(json.dumps(described))
     return 0
+
+
+async def _write_image(target: Path, tag: str, chunks: AsyncGenerator[bytes, None]) -> str:
+    """Write an image whose one layer is what was changed; return its digest."""
+    from cloister.image import LayoutWriter
+
+    writer = LayoutWriter(target)
+    with tempfile.TemporaryFile(dir=target) as layer:
+        async with contextlib.aclosing(chunks):
+            async for chunk in chunks:
+                await asyncio.to_thread(layer.write, chunk)
+        layer.seek(0)
+        pieces = iter(lambda: layer.read(_PIECE_BYTES), b"")
+        added = await asyncio.to_thread(writer.add_layer, pieces)
+        return writer.add_image(tag, [added])
 
 
 def _since(text: str | None) -> str | None:

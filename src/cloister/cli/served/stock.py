@@ -52,9 +52,9 @@ async def remove_templates(names: tuple[str, ...], as_json: bool) -> int:
     return await _remove("/v1/templates", names, as_json)
 
 
-async def create_volume(name: str, size: str, user: str, as_json: bool) -> int:
+async def create_volume(name: str, size: str, inodes: int | None, user: str, as_json: bool) -> int:
     """Make a volume."""
-    body = {"name": name, "size": size, "user": user}
+    body = {"name": name, "size": size, "user": user, "inodes": inodes}
     made = await client().ask("POST", "/v1/volumes", body)
     click.echo(json.dumps(_volume(made)) if as_json else made["name"])
     return 0
@@ -87,6 +87,7 @@ def _volume(found: dict[str, Any]) -> dict[str, Any]:
     return {
         "name": found["name"],
         "size_bytes": found.get("limit_bytes"),
+        "inodes": found.get("limit_inodes"),
         "created_at": datetime.fromisoformat(found["created_at"]).timestamp(),
     }
 

@@ -6,6 +6,7 @@ from cloister.server.endpoint import Conversation, Endpoint
 from cloister.server.routes import (
     approvals,
     files,
+    ledgers,
     ports,
     processes,
     record,
@@ -14,6 +15,7 @@ from cloister.server.routes import (
     secrets,
     state,
     stock,
+    upkeep,
 )
 
 
@@ -29,6 +31,8 @@ def endpoints() -> list[Endpoint]:
         *stock.ENDPOINTS,
         *secrets.ENDPOINTS,
         *record.ENDPOINTS,
+        *ledgers.ENDPOINTS,
+        *upkeep.ENDPOINTS,
         *approvals.ENDPOINTS,
     ]
 

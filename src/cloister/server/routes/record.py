@@ -10,11 +10,11 @@ from typing import Any
 import msgspec
 from starlette.responses import Response
 
-from cloister.errors import NotFound, RequestError
+from cloister.errors import RequestError
 from cloister.ledger import Entry, Unknown, encode_fields, signer_for
-from cloister.model import quote
 from cloister.server.call import Call
 from cloister.server.endpoint import Endpoint
+from cloister.server.routes.ledgers import ledger_name, require_ledger
 from cloister.store.place import state_directory
 
 _MOST_ENTRIES = 1000
@@ -76,15 +76,8 @@ class TenantUsage(msgspec.Struct):
     quota: Amounts
 
 
-async def _ledger_name(call: Call) -> str:
-    id = call.request.path_params["id"]
-    call.require_sandbox(id)
-    row = await call.fleet.row(call.caller.tenant, id)
-    return row.inner_id if row.keep is None else row.keep
-
-
 async def _ledger(call: Call) -> LedgerPage:
-    query, name = call.query(LedgerQuery), await _ledger_name(call)
+    query, name = call.query(LedgerQuery), await ledger_name(call)
     if not 0 < query.limit <= _MOST_ENTRIES:
         raise RequestError(f"limit is {query.limit}; it may be 1 to {_MOST_ENTRIES}")
     found = await asyncio.to_thread(_read, name, query.after, query.limit + 1)
@@ -93,10 +86,9 @@ async def _ledger(call: Call) -> LedgerPage:
 
 
 def _read(name: str, after: int, count: int) -> list[Entry]:
-    from cloister.ledger.reading import list_ledgers, read_entries
+    from cloister.ledger.reading import read_entries
 
-    if name not in list_ledgers(state_directory()):
-        raise NotFound(f"nothing was recorded of {quote(name)}; ask for a ledger", what=name)
+    require_ledger(name)
     return list(islice(read_entries(state_directory(), name, after=after), count))
 
 
@@ -106,17 +98,16 @@ def _entry(entry: Entry) -> LedgerEntry:
 
 
 async def _receipt(call: Call) -> Response:
-    name = await _ledger_name(call)
+    name = await ledger_name(call)
     sealed = await asyncio.to_thread(_sealed, name)
     return Response(sealed, media_type="application/json")
 
 
 def _sealed(name: str) -> bytes:
-    from cloister.ledger.reading import list_ledgers, make_receipt, seal_receipt
+    from cloister.ledger.reading import make_receipt, seal_receipt
 
+    require_ledger(name)
     place = state_directory()
-    if name not in list_ledgers(place):
-        raise NotFound(f"nothing was recorded of {quote(name)}; ask for a ledger", what=name)
     return seal_receipt(make_receipt(place, name), signer_for(place))
 
 

@@ -13,7 +13,7 @@ from cloister.node import open_store
 from cloister.sandbox.fork import require_count
 from cloister.server.call import Call
 from cloister.server.endpoint import Endpoint
-from cloister.server.exports import FORMS, exported
+from cloister.server.exports import FORMS, exported, gated
 from cloister.server.routes.files import streamed
 from cloister.server.routes.sandboxes import SandboxInfo, info_of, when
 from cloister.server.spec import SandboxSpec
@@ -78,7 +78,7 @@ class DiffQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class ExportQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """What to export, as a patch or a tar."""
+    """What to export, as a patch, a tar or a layer."""
 
     form: str
     below: str = "/"
@@ -199,7 +199,7 @@ async def _export(call: Call) -> Response:
         benches = (await open_store()).snapshots.benches(own)
     compared = await resident.sandbox.compared()
     chunks = exported(resident.tenant, query.form, compared, below, benches)
-    response = await streamed(chunks, {})
+    response = await streamed(gated(resident, query.form, below, chunks), {})
     response.headers["content-type"] = FORMS[query.form]
     return response
 
@@ -235,7 +235,7 @@ ENDPOINTS = (
     ),
     Endpoint(
         *("GET", f"{_BOX}/export", "sandboxes:write", _export),
-        "What has changed, as a patch or a tar",
+        "What has changed, as a patch, a tar, or a layer of an image",
         query=ExportQuery,
         gives_bytes=True,
     ),

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import Any
 
 import msgspec
 
 from cloister.build.volume_owner import owner_on_disk
-from cloister.errors import ScopeMissing
+from cloister.errors import RequestError, ScopeMissing
 from cloister.image import Image
 from cloister.model import UNLIMITED, parse_bytes, parse_user
 from cloister.node import open_store
@@ -27,6 +28,7 @@ class VolumeInfo(msgspec.Struct, omit_defaults=True):
     name: str
     created_at: str
     limit_bytes: int | None = None
+    limit_inodes: int | None = None
 
 
 class VolumeList(msgspec.Struct):
@@ -36,11 +38,12 @@ class VolumeList(msgspec.Struct):
 
 
 class NewVolume(msgspec.Struct, forbid_unknown_fields=True):
-    """A volume to make: its size, and whose it is inside."""
+    """A volume to make: its size, whose it is inside, and how many files it may hold."""
 
     name: str
     size: int | str
     user: str | int = "user"
+    inodes: int | None = None
 
 
 class ImageInfo(msgspec.Struct):
@@ -78,7 +81,8 @@ class TemplateList(msgspec.Struct):
 
 def volume_info(volume: Volume, names: Names) -> VolumeInfo:
     """Return a volume as its tenant sees it."""
-    return VolumeInfo(names.shown(volume.name), when(volume.created_at), volume.limit_bytes)
+    limits = volume.limit_bytes, volume.limit_inodes
+    return VolumeInfo(names.shown(volume.name), when(volume.created_at), *limits)
 
 
 def image_info(image: Image, tenant: TenantName) -> ImageInfo:
@@ -125,10 +129,13 @@ async def _make_volume(call: Call) -> VolumeInfo:
     may = call.caller.tenant == OWNER or call.fleet.settings.unlimited_disk
     if size_bytes is None and not may:
         raise ScopeMissing("only a token of the role admin may lift a size", scope="admin")
+    if wanted.inodes is not None and wanted.inodes < 1:
+        raise RequestError(f"inodes is {wanted.inodes}; write at least 1")
     uid, gid = owner_on_disk(parse_user(wanted.user))
     async with call.fleet.stored.room(call.caller.tenant, size_bytes or 0):
         store = await open_store()
-        made = await asyncio.to_thread(store.volumes.create, stored, size_bytes, uid=uid, gid=gid)
+        make = partial(store.volumes.create, inodes=wanted.inodes, uid=uid, gid=gid)
+        made = await asyncio.to_thread(make, stored, size_bytes)
     return volume_info(made, names)
 
 
