@@ -57,6 +57,16 @@ def test_a_held_process_is_heard_by_whoever_comes(
     assert acme.get(one).json()["result"]["exit_code"] == 0
 
 
+def test_a_quiet_websocket_outlives_the_patience_for_slow_clients(
+    server: Server, acme: httpx.Client, sandbox: str
+) -> None:
+    # The server waits one second for a client in the middle of a request; this is none.
+    with socket_to(server, acme, f"/v1/sandboxes/{sandbox}/processes/own") as socket:
+        socket.send(json.dumps({"command": "sleep 3; echo late"}))
+        output, ended = heard(socket)
+    assert (output, ended["exit_code"]) == (b"late\n", 0)
+
+
 def test_a_held_process_is_signalled_and_ended(acme: httpx.Client, sandbox: str) -> None:
     base = f"/v1/sandboxes/{sandbox}/processes"
     first, second = (start(acme, sandbox, "exec sleep 1000") for _ in range(2))

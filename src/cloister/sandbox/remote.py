@@ -206,11 +206,16 @@ class RemoteSandbox(Sandbox):
             body["output"] = parse_bytes(output, "output")
         return read_result(await self.ask_server("POST", "/run", body))
 
-    async def run_module(self, module: object, *arguments: object, **settings: object) -> Result:
-        """Refuse: servers run modules that lie inside."""
-        raise Unsupported(
-            "a server is handed no module; write it into the sandbox, and run([...]) it by its path"
-        )
+    async def run_module(
+        self,
+        module: bytes | os.PathLike[str] | None,
+        arguments: Sequence[str] = (),
+        **settings: Any,
+    ) -> Result:
+        """Run a module of this machine's to its end there; takes what a sandbox here takes."""
+        from cloister.sandbox.remote_modules import run_module_there
+
+        return await run_module_there(self, module, arguments, **settings)
 
     async def start(
         self,

@@ -9,7 +9,7 @@ from cloister.server.fleet import Fleet
 from cloister.server.tenancy import TenantName
 
 # What is done inside, and so needs a sandbox that moves; what only looks at one does not.
-_DONE_INSIDE = frozenset(("run", "steps", "processes", "files", "ports"))
+_DONE_INSIDE = frozenset(("run", "steps", "processes", "modules", "files", "ports"))
 
 
 def is_done_inside(path: str) -> bool:

@@ -7,6 +7,7 @@ from collections.abc import Coroutine
 from typing import Any, TypeVar
 
 from starlette.requests import HTTPConnection, Request
+from starlette.websockets import WebSocket
 
 from cloister.errors import RequestError
 
@@ -40,4 +41,10 @@ async def unless_gone(connection: HTTPConnection, work: Coroutine[Any, Any, Valu
 
 async def _wait_gone(request: Request) -> None:
     while (await request.receive())["type"] != "http.disconnect":
+        continue
+
+
+async def wait_closed(websocket: WebSocket) -> None:
+    """Wait until the client closes; what it says before that means nothing here."""
+    while (await websocket.receive())["type"] != "websocket.disconnect":
         continue

@@ -54,7 +54,9 @@ class Patient(H11Protocol):
     def data_received(self, data: bytes) -> None:
         """Take what came; a request, the first or a later one, must be whole in time."""
         super().data_received(data)
-        if self.transport.is_closing() or self._is_answering:
+        # What came may have made it a WebSocket, and the connection another protocol's.
+        is_left = self.transport.get_protocol() is not self
+        if is_left or self.transport.is_closing() or self._is_answering:
             self._stop_waiting()
         else:
             self._wait()

@@ -16,6 +16,7 @@ from cloister.errors import AlreadyExists, CloisterError, RequestError
 from cloister.model import quote
 from cloister.sandbox import Entry
 from cloister.server.call import Call
+from cloister.server.disconnect import wait_closed
 from cloister.server.endpoint import Conversation, Endpoint
 
 _MOST_LISTED = 10_000
@@ -275,12 +276,6 @@ async def _watch(call: Call, websocket: WebSocket) -> None:
                 ):
                     await task
         await changes.aclose()
-
-
-async def wait_closed(websocket: WebSocket) -> None:
-    """Wait until the client closes; what it says before that means nothing here."""
-    while (await websocket.receive())["type"] != "websocket.disconnect":
-        continue
 
 
 _WRITE = "sandboxes:write"

@@ -11,11 +11,12 @@ from starlette.websockets import WebSocket
 from cloister.errors import GuestGone, NotFound, RequestError
 from cloister.model import quote
 from cloister.server.call import Call
+from cloister.server.disconnect import wait_closed
 from cloister.server.endpoint import Conversation, Endpoint
+from cloister.server.handed import converse_module
 from cloister.server.held import Ended, HeldProcess, Said, hold, require_room_for_process
 from cloister.server.owned import converse_owned
 from cloister.server.programs import RunResult, Start, result_of
-from cloister.server.routes.files import wait_closed
 from cloister.server.routes.sandboxes import when
 
 _MOST_INPUT_BYTES = 2**20
@@ -172,6 +173,11 @@ async def _own(call: Call, websocket: WebSocket) -> None:
     await converse_owned(resident, websocket, call.fleet.settings.slow_client_s)
 
 
+async def _module(call: Call, websocket: WebSocket) -> None:
+    resident = call.resident()
+    await converse_module(resident, websocket, call.fleet.settings.slow_client_s)
+
+
 _WRITE = "sandboxes:write"
 _ALL = "/v1/sandboxes/{id}/processes"
 _ONE = f"{_ALL}/{{process}}"
@@ -209,5 +215,9 @@ CONVERSATIONS = (
     Conversation(f"{_ONE}/stream", _WRITE, _stream, "Hear what a process said and says"),
     Conversation(
         f"{_ALL}/own", _WRITE, _own, "Start a program that is this connection's, and ends with it"
+    ),
+    Conversation(
+        *("/v1/sandboxes/{id}/modules/own", _WRITE, _module),
+        "Hand over a module of WebAssembly, which runs and ends with this connection",
     ),
 )
