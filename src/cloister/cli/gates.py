@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
-from typing import Literal
+from typing import Any, Literal
 
 from cloister.cli.telling import note
 from cloister.policy import Effect, Policy
@@ -18,18 +17,12 @@ _SHOWN = 15
 
 
 async def pass_gate(
-    gate: Literal["apply", "export"],
-    policy: Policy,
-    ask: Ask,
-    *,
-    subject: str,
-    content: str,
-    details: Sequence[tuple[str, str]],
+    gate: Literal["apply", "export"], policy: Policy, ask: Ask, **asked: Any
 ) -> None:
-    """Return once it may be done, or raise Denied; `content` is the digest of all of it."""
+    """As `pass_gate` of a sandbox; whoever waits at a terminal is told for what."""
     if getattr(policy.gates, gate) is Effect.ASK:
         note("waiting for an answer; `cloister approvals` shows the question")
-    await gates.pass_gate(gate, policy, ask, subject=subject, content=content, details=details)
+    await gates.pass_gate(gate, policy, ask, **asked)
 
 
 def plan_digest(plan: Plan) -> str:

@@ -123,14 +123,6 @@ class RemoteSandbox(Sandbox):
             raise
         return self
 
-    async def stop(self) -> None:
-        """End it and everything in it; returns when nothing is left. May be called twice."""
-        if self._over is None:
-            self._over = GuestGone("the sandbox was stopped", reason="stopped")
-        if self._stopping is None:
-            self._stopping = asyncio.get_running_loop().create_task(self._destroy())
-        await asyncio.shield(self._stopping)
-
     async def _destroy(self) -> None:
         if not self._is_open:
             return

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from cloister.errors import Exhausted, ProtocolViolation, RequestError
 from cloister.model import quote
+from cloister.model.links import leads_out
 from cloister.sandbox.parcel import (
     DIRECTORY,
     FILE,
@@ -188,7 +189,7 @@ class _Unpacker:
             )
 
     def _link(self, at: int, name: bytes, entry: Entry, depth: int) -> None:
-        if _leads_out(entry.target, depth):
+        if leads_out(entry.target, depth):
             target = quote(os.fsdecode(entry.target))
             self._summary.skip(os.fsdecode(entry.path), f"link to {target}, outside the tree")
             return
@@ -206,22 +207,3 @@ class _Unpacker:
         if self._top is not None:
             os.close(self._top)
         os.close(self._parent)
-
-
-def _leads_out(target: bytes, depth: int) -> bool:
-    """Whether a link `depth` directories below the top could lead above it, or is absolute.
-
-    `..` counts only at the beginning, where it climbs real directories: after a name it would
-    climb from wherever that name leads, and the name may be a link to the top itself.
-    """
-    if not target or target.startswith(b"/") or b"\0" in target:
-        return True
-    named = False
-    for part in target.split(b"/"):
-        if part == b"..":
-            depth -= 1
-            if depth < 0 or named:
-                return True
-        elif part not in (b"", b"."):
-            named = True
-    return False

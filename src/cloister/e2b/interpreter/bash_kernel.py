@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import base64
-import contextlib
-import signal
 from collections.abc import AsyncGenerator, Mapping
 from functools import partial
 
 from cloister.e2b.interpreter.kernel import Frame, unavailable
-from cloister.e2b.interpreter.marked_streams import MarkedStreams
+from cloister.e2b.interpreter.marked_streams import MarkedKernel, MarkedStreams
 from cloister.e2b.people import Person
-from cloister.errors import CloisterError, NotFound
+from cloister.errors import NotFound
 from cloister.sandbox import Process, Sandbox
 
 # An interrupt ends what the shell waits for, not the shell.
 _BEGIN = b"trap : INT\n"
 
 
-class BashKernel:
+class BashKernel(MarkedKernel):
     """One bash session."""
 
     def __init__(self, process: Process) -> None:
@@ -61,20 +59,6 @@ class BashKernel:
     async def _hand_over(self, line: bytes) -> None:
         if self._process.stdin is not None:
             await self._process.stdin.write(line)
-
-    async def interrupt(self) -> None:
-        """Stop what runs."""
-        with contextlib.suppress(CloisterError):
-            self._process.signal(signal.SIGINT)
-
-    async def settle(self, timeout_s: float) -> bool:
-        """Wait for the end of what was interrupted; whether it came."""
-        return await self._streams.settle(timeout_s)
-
-    async def close(self) -> None:
-        """End it and everything it started."""
-        await self._streams.close()
-        await self._process.stop()
 
 
 def _cell(code: str, variables: Mapping[str, str], mark: str) -> bytes:

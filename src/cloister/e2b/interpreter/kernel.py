@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from typing import Any, Protocol
 
 from cloister.e2b.refusal import CallRefused
 from cloister.errors import GuestError, ProtocolViolation
+from cloister.sandbox import Process
 
 Frame = dict[str, Any]
 
@@ -85,6 +86,20 @@ class Conversation:
     def close(self) -> None:
         """Leave; the kernel ends by that."""
         self._writer.close()
+
+
+@contextlib.asynccontextmanager
+async def getting_ready(process: Process, ready_s: float) -> AsyncIterator[None]:
+    """Wait for a kernel in the block; one that is not ready in time, or fails, is ended."""
+    try:
+        async with asyncio.timeout(ready_s):
+            yield
+    except TimeoutError:
+        await process.stop()
+        raise GuestError(f"the kernel was not ready within {ready_s:g} s") from None
+    except BaseException:
+        await process.stop()
+        raise
 
 
 def unavailable(language: str, why: str) -> CallRefused:

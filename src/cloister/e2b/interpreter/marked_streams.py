@@ -7,6 +7,7 @@ import codecs
 import contextlib
 import json
 import secrets
+import signal
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
 
@@ -97,6 +98,27 @@ class MarkedStreams:
     async def _tell(self, kind: str, text: str) -> None:
         if text:
             await self._frames.put({"type": kind, "text": text, "at": time.time()})
+
+
+class MarkedKernel:
+    """What every session has that is a program whose streams are marked."""
+
+    _process: Process
+    _streams: MarkedStreams
+
+    async def interrupt(self) -> None:
+        """Stop what runs."""
+        with contextlib.suppress(CloisterError):
+            self._process.signal(signal.SIGINT)
+
+    async def settle(self, timeout_s: float) -> bool:
+        """Wait for the end of what was interrupted; whether it came."""
+        return await self._streams.settle(timeout_s)
+
+    async def close(self) -> None:
+        """End it and everything it started."""
+        await self._streams.close()
+        await self._process.stop()
 
 
 def _overlap(held: bytearray, mark: bytes) -> int:

@@ -8,10 +8,10 @@ import signal
 from collections.abc import AsyncGenerator, Mapping
 from pathlib import Path
 
-from cloister.e2b.interpreter.kernel import Conversation, Frame, unavailable
+from cloister.e2b.interpreter.kernel import Conversation, Frame, getting_ready, unavailable
 from cloister.e2b.interpreter.python_kernel import discard, read_port
 from cloister.e2b.people import Person
-from cloister.errors import CloisterError, GuestError, NotFound
+from cloister.errors import CloisterError, NotFound
 from cloister.sandbox import Process, Sandbox
 from cloister.wire.streams import Incoming
 
@@ -54,22 +54,15 @@ class NodeKernel:
             )
         except NotFound:
             raise unavailable(language, "the image has no node; add it") from None
-        try:
-            async with asyncio.timeout(_READY_S):
-                port = await read_port(process.stdout)
-                conversation = Conversation(*await sandbox.dial(port))
-                ready = await conversation.receive()
+        async with getting_ready(process, _READY_S):
+            port = await read_port(process.stdout)
+            conversation = Conversation(*await sandbox.dial(port))
+            ready = await conversation.receive()
             if has_types and ready.get("strips_types") is not True:
                 raise unavailable(
                     "typescript",
                     "the image has neither node 22.13 or newer nor TypeScript; add one of them",
                 )
-        except TimeoutError:
-            await process.stop()
-            raise GuestError(f"the kernel was not ready within {_READY_S:g} s") from None
-        except BaseException:
-            await process.stop()
-            raise
         return cls(process, conversation, cwd)
 
     async def execute(self, code: str, variables: Mapping[str, str]) -> AsyncGenerator[Frame, None]:

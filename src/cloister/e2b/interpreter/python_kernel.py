@@ -8,7 +8,7 @@ import json
 from collections.abc import AsyncGenerator, Mapping
 from pathlib import Path
 
-from cloister.e2b.interpreter.kernel import Conversation, Frame, unavailable
+from cloister.e2b.interpreter.kernel import Conversation, Frame, getting_ready, unavailable
 from cloister.e2b.interpreter.library import shown_library
 from cloister.e2b.people import Person
 from cloister.errors import CloisterError, GuestError, NotFound, ProtocolViolation
@@ -82,15 +82,8 @@ class PythonNursery:
             )
         except NotFound:
             raise unavailable("python", "the image has no python3; add it") from None
-        try:
-            async with asyncio.timeout(_READY_S):
-                self._port = await read_port(process.stdout)
-        except TimeoutError:
-            await process.stop()
-            raise GuestError(f"the kernel was not ready within {_READY_S:g} s") from None
-        except BaseException:
-            await process.stop()
-            raise
+        async with getting_ready(process, _READY_S):
+            self._port = await read_port(process.stdout)
         self._process = process
         streams: list[Incoming] = [process.stdout]
         if process.stderr is not None:

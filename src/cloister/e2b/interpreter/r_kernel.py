@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import signal
 from collections.abc import AsyncGenerator, Mapping
 from functools import partial
 from pathlib import Path
 
-from cloister.e2b.interpreter.kernel import Frame, unavailable
-from cloister.e2b.interpreter.marked_streams import MarkedStreams
+from cloister.e2b.interpreter.kernel import Frame, getting_ready, unavailable
+from cloister.e2b.interpreter.marked_streams import MarkedKernel, MarkedStreams
 from cloister.e2b.interpreter.python_kernel import read_port
 from cloister.e2b.people import Person
-from cloister.errors import CloisterError, GuestError, NotFound
+from cloister.errors import NotFound
 from cloister.sandbox import Process, Sandbox
 
 _SOURCE = Path(__file__).with_name("inside_r.R").read_text()
@@ -25,7 +23,7 @@ _COMMAND = (
 _READY_S = 60.0
 
 
-class RKernel:
+class RKernel(MarkedKernel):
     """One R session."""
 
     def __init__(self, process: Process, cells: asyncio.StreamWriter, cwd: str) -> None:
@@ -45,15 +43,8 @@ class RKernel:
             process = await sandbox.start(_COMMAND, cwd=person.home, env=env, user=person.user)
         except NotFound:
             raise unavailable("r", "the image has no R; add r-base-core") from None
-        try:
-            async with asyncio.timeout(_READY_S):
-                _, cells = await sandbox.dial(await read_port(process.stdout))
-        except TimeoutError:
-            await process.stop()
-            raise GuestError(f"the kernel was not ready within {_READY_S:g} s") from None
-        except BaseException:
-            await process.stop()
-            raise
+        async with getting_ready(process, _READY_S):
+            _, cells = await sandbox.dial(await read_port(process.stdout))
         return cls(process, cells, cwd)
 
     async def execute(self, code: str, variables: Mapping[str, str]) -> AsyncGenerator[Frame, None]:
@@ -71,20 +62,10 @@ class RKernel:
         self._cells.write(line)
         await self._cells.drain()
 
-    async def interrupt(self) -> None:
-        """Stop what runs."""
-        with contextlib.suppress(CloisterError):
-            self._process.signal(signal.SIGINT)
-
-    async def settle(self, timeout_s: float) -> bool:
-        """Wait for the end of what was interrupted; whether it came."""
-        return await self._streams.settle(timeout_s)
-
     async def close(self) -> None:
         """End it and everything it started."""
         self._cells.close()
-        await self._streams.close()
-        await self._process.stop()
+        await super().close()
 
 
 def _cell(cwd: str, code: str, variables: Mapping[str, str], mark: str) -> bytes:

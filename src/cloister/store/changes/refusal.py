@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from cloister.model import links
 from cloister.model.changes import EntryType, escape
 from cloister.store.changes.baseline import STAGING
 from cloister.store.changes.layers import Entry
@@ -27,20 +28,5 @@ def why_refused(path: bytes, now: Entry) -> str | None:
 
 
 def leads_out(target: bytes, path: bytes) -> bool:
-    """Whether a link at a path of the tree could lead above its top.
-
-    `..` counts only at the beginning, where it climbs real directories: after a name it would
-    climb from wherever that name leads, and the name may be a link to the top itself.
-    """
-    depth = path.count(b"/")
-    if not target or target.startswith(b"/"):
-        return True
-    named = False
-    for part in target.split(b"/"):
-        if part == b"..":
-            depth -= 1
-            if depth < 0 or named:
-                return True
-        elif part not in (b"", b"."):
-            named = True
-    return False
+    """Whether a link at a path of the tree could lead above its top."""
+    return links.leads_out(target, path.count(b"/"))
