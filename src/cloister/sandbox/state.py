@@ -133,11 +133,10 @@ class State(Remembering):
         if wanted.keep is None and wanted.base is None and not _needs_store(policy):
             await self._open_ledger()
             return None
-        made = policy
         if wanted.keep is not None and not policy.ledger_is_stated:
-            made = policy.replace(ledger=LedgerMode.ON)
+            policy = policy.replace(ledger=LedgerMode.ON)
         workspace = await Workspace.open(
-            sandbox.id, made, wanted.keep, wanted.base, self.ready_disk
+            sandbox.id, policy, wanted.keep, wanted.base, self.ready_disk
         )
         self._workspace = workspace
         if wanted.keep is not None and self.memory is None:
@@ -146,8 +145,6 @@ class State(Remembering):
             policy = workspace.policy
         elif wanted.policy is None:
             policy = workspace.kept_policy.replace(**wanted.changes)
-        else:
-            policy = made
         policy = as_held(policy, workspace.store)
         require_countable(policy, workspace.store)
         workspace.require_same_root(policy)
