@@ -66,17 +66,31 @@ def test_secrets_are_stored_listed_and_removed(cloister: Run) -> None:
     assert json.loads(cloister("secret", "ls", "--json").stdout) == []
 
 
-def test_what_is_kept_is_used_listed_and_removed_by_its_name(cloister: Run, name: str) -> None:
+def typist_of(server: Server) -> httpx.Client:
+    """Who types, without the command line."""
+    return server.client(server.token("typist"))
+
+
+def test_what_is_kept_is_used_listed_and_removed_by_its_name(
+    server: Server, cloister: Run, name: str
+) -> None:
     (row,) = json.loads(cloister("ls", "--json").stdout)
     assert (row["name"], row["state"]) == (name, "stopped")
     # One command, for which it is started, and ended again.
     assert cloister("exec", name, "--", "cat", "f").stdout == "one\n"
     assert cloister("run", "--keep", name, "--", "sh", "-c", "exit 7", code=7).stdout == ""
     assert json.loads(cloister("ps", "--json").stdout) == []
-    refused = cloister("run", "--keep", name, "--memory", "64MiB", "--", "true", code=2)
-    assert "--memory" in refused.stderr
+    # It can be given other limits while it does not run, and keeps them.
+    cloister("run", "--keep", name, "--memory", "64MiB", "--", "true")
+    (kept,) = typist_of(server).get("/v1/sandboxes").json()["sandboxes"]
+    policy = typist_of(server).get(f"/v1/sandboxes/{kept['id']}").json()["policy"]
+    assert policy["limits"]["memory"] == "64MiB"
+    refused = cloister("run", "--keep", name, "--volume", "v:/v", "--", "true", code=2)
+    assert "its volume cannot be changed" in refused.stderr
 
     cloister("start", name)
+    refused = cloister("run", "--keep", name, "--memory", "1GiB", "--", "true", code=2)
+    assert "--memory" in refused.stderr
     assert json.loads(cloister("ls", "--json").stdout)[0]["state"] == "running"
     assert [row["label"] for row in json.loads(cloister("ps", "--json").stdout)] == [name]
     # It joins what runs there: a program that one call left is seen by the next.

@@ -13,12 +13,13 @@ from typing import Any
 
 from cloister.cli.failures import CANNOT_EXECUTE, NOT_FOUND, OURS, TIMEOUT, Leave
 from cloister.cli.progress import Progress, Waiting
-from cloister.cli.served.place import awake, find, is_elsewhere
+from cloister.cli.served.place import awake, find, is_elsewhere, is_live
 from cloister.cli.telling import tell_waiting, warn_skipped, warn_unlimited_disk, warn_unreachable
 from cloister.cli.wanted import Wanted, command_words
 from cloister.errors import GuestGone, NotFound, RequestError, Unsupported
 from cloister.model import Mount, Reason, Result, quote
 from cloister.node.control_client import Remote, RemoteProcess
+from cloister.policy import read_policy
 from cloister.sandbox import Process, Sandbox
 from cloister.sandbox.capture import Capture
 
@@ -65,9 +66,11 @@ async def opened(wanted: Wanted) -> AsyncIterator[Place]:
     if wanted.keep is not None and is_elsewhere():
         found = await find(wanted.keep)
         if found is not None:
-            require_unchanged(wanted, found["id"])
-            async with awake(found) as there:
+            async with awake(found, there_changed(wanted, found)) as there:
+                await fill(there, wanted)
                 yield there
+                for source, target in wanted.outs:
+                    await _copy_out(there, source, target)
             return
     elif wanted.keep is not None:
         remote = await _running_elsewhere(wanted)
@@ -100,13 +103,19 @@ async def _running_elsewhere(wanted: Wanted) -> Remote | None:
     return remote
 
 
-def require_unchanged(wanted: Wanted, id: str) -> None:
-    """Refuse options that a sandbox which a server has already cannot be given any more."""
-    if wanted.fixed:
+def there_changed(wanted: Wanted, found: dict[str, Any]) -> dict[str, Any]:
+    """Return what options change of a sandbox that a server keeps; of one that runs, nothing."""
+    if not wanted.fixed:
+        return {}
+    if is_live(found):
         raise RequestError(
-            f"{quote(wanted.keep)} is on the server, as {id}, and cannot be given "
-            f"{', '.join(wanted.fixed)} now; leave that out, or use another name"
+            f"{quote(wanted.keep)} is running on the server, as {found['id']}, and cannot be given "
+            f"{', '.join(wanted.fixed)} now; "
+            f"leave that out, or stop it first with `cloister stop {wanted.keep}`"
         )
+    from cloister.cli.served.another_policy import changes_of
+
+    return changes_of(wanted, read_policy(found["policy"], f"sandbox {wanted.keep} of the server"))
 
 
 @contextlib.asynccontextmanager

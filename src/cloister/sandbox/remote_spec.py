@@ -9,7 +9,7 @@ from cloister.errors import Unsupported
 from cloister.model import Environment, Limits
 from cloister.policy import Egress, ImageRoot, Policy
 
-_FIELDS = ("profile", "trust", "runtime", "require", "storage", "history", "ledger")
+FIELDS = ("profile", "trust", "runtime", "require", "storage", "history", "ledger")
 
 
 def spec_of(whole: Policy, policy: Policy | None, settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -33,7 +33,7 @@ def spec_of(whole: Policy, policy: Policy | None, settings: Mapping[str, Any]) -
             if value != usual.get(key) and value not in ([], {})
         }
         return spec
-    for name in _FIELDS:
+    for name in FIELDS:
         if settings.get(name) is not None:
             spec[name] = str(getattr(settings[name], "value", settings[name]))
     if settings.get("limits") is not None:
@@ -46,7 +46,7 @@ def spec_of(whole: Policy, policy: Policy | None, settings: Mapping[str, Any]) -
     if image is not None:
         spec["image"] = image
     if settings.get("egress") is not None:
-        spec["egress"] = _hosts(settings["egress"])
+        spec["egress"] = host_list(settings["egress"])
     if settings.get("volumes") is not None:
         mounts = whole.volumes
         spec["volumes"] = [f"{each.name}:{each.target}:{each.mode.value}" for each in mounts]
@@ -64,7 +64,8 @@ def _is_plain(settings: Mapping[str, Any]) -> bool:
     return not any(settings.get(name) is not None for name in ("mounts", "root", "secrets"))
 
 
-def _hosts(egress: Egress | Sequence[str]) -> list[str]:
+def host_list(egress: Egress | Sequence[str]) -> list[str]:
+    """Return the hosts of a way out that has nothing but hosts."""
     if not isinstance(egress, Egress):
         return [str(each) for each in egress]
     table = egress.as_dict()

@@ -84,14 +84,29 @@ def path_of(found: dict[str, Any]) -> str:
     return f"/v1/sandboxes/{found['id']}"
 
 
+async def begun(found: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
+    """Start a sandbox that is kept there, with these changes of its policy."""
+    if changes:
+        body = {"keep": found["keep"], **changes}
+        started: dict[str, Any] = await client().ask("POST", "/v1/sandboxes", body)
+    else:
+        started = await client().ask("POST", f"{path_of(found)}/resume")
+    return started
+
+
 @asynccontextmanager
-async def awake(found: dict[str, Any]) -> AsyncIterator[RemoteSandbox]:
-    """Yield a sandbox that runs there; one that did not is started for this, and ended after it."""
+async def awake(
+    found: dict[str, Any], changes: dict[str, Any] | None = None
+) -> AsyncIterator[RemoteSandbox]:
+    """Yield a sandbox that runs there; one that did not is started for this, and ended after it.
+
+    One that is kept is started with `changes` of its policy.
+    """
     from cloister.sandbox.remote import RemoteSandbox
 
     was_live = is_live(found)
     if not was_live:
-        found = await client().ask("POST", f"{path_of(found)}/resume")
+        found = await begun(found, changes or {})
     sandbox = await RemoteSandbox.attached(found)
     try:
         yield sandbox

@@ -14,6 +14,7 @@ from cloister.cli.kept import parse_with_kept
 from cloister.cli.progress import Waiting
 from cloister.cli.ps import short_age
 from cloister.cli.served.place import (
+    begun,
     client,
     find,
     is_live,
@@ -113,8 +114,7 @@ async def start(name: str, as_json: bool, **options: Any) -> int:
                 raise
             id = str(sandbox.id)
         else:
-            session.require_unchanged(wanted, found["id"])
-            id = (await client().ask("POST", f"{path_of(found)}/resume"))["id"]
+            id = (await begun(found, session.there_changed(wanted, found)))["id"]
     said = {"name": name, "sandbox": id}
     click.echo(json.dumps(said) if as_json else f"{name} is running as {id}")
     return 0
