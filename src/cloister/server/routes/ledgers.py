@@ -25,8 +25,8 @@ from cloister.store.place import state_directory
 
 _MOST_KEYS = 100
 _LONGEST_WAIT_S = 60.0
-# Each waits with a descriptor of which a user has few.
-_MOST_WAITING = 8
+# Each waits with a descriptor of which a user has 128, unless somebody allowed more.
+_MOST_WAITING, _MOST_OF_ALL = 8, 64
 _BATCH_LINES = 256
 _waiting: Counter[TenantName] = Counter()
 
@@ -135,9 +135,10 @@ async def _wait(call: Call) -> LedgerNews:
         raise RequestError(f"wait is {query.wait:g}; it may be 0 to {_LONGEST_WAIT_S:g}")
     await asyncio.to_thread(require_ledger, name)
     tenant = call.caller.tenant
-    if _waiting[tenant] >= _MOST_WAITING:
+    if _waiting[tenant] >= _MOST_WAITING or _waiting.total() >= _MOST_OF_ALL:
         raise Exhausted(
-            f"{_MOST_WAITING} requests of this tenant wait for ledgers; end one first",
+            f"{_waiting[tenant]} requests of this tenant wait for ledgers, and {_MOST_WAITING} may "
+            f"({_MOST_OF_ALL} of all tenants); try again later",
             limit="requests",
         )
     _waiting[tenant] += 1
