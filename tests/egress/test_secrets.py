@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 from cloister import Sandbox
-from cloister.errors import Denied
+from cloister.errors import Denied, NotFound
 from cloister.ledger import Requested, Responded, SecretBlocked, SecretUsed
 from cloister.ledger.reading import make_receipt, read_entries
 from cloister.model import Limits
@@ -261,6 +261,34 @@ async def test_a_fork_has_no_secrets_unless_they_are_granted(
     assert found_in(Path(os.environ["CLOISTER_STATE"]), b"ghp_0123456789abcdef0123") == []
     assert len(seen[0]) == len(seen[3]) == 24
     assert seen[0] != seen[3]
+
+
+async def test_renewed_secrets_replace_the_old_and_those_without_a_source_are_withdrawn(
+    echoing: Echo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = {
+        "TOKEN": {
+            "from": "env:A_SOURCE",
+            "hosts": [f"web.test:{echoing.port}"],
+            "header": "Authorization",
+        }
+    }
+    use = f'curl -sS -m 20 -H "Authorization: $TOKEN" https://web.test:{echoing.port}/'
+    monkeypatch.setenv("A_SOURCE", "tok_the-first-value-00001")
+    async with Sandbox(egress=egress_of(echoing.port), secrets=table) as sandbox:
+        first = await sandbox.run(use)
+        monkeypatch.setenv("A_SOURCE", "tok_the-other-value-00002")
+        await sandbox.renew_secrets()
+        second = await sandbox.run(use)
+        monkeypatch.delenv("A_SOURCE")
+        with pytest.raises(NotFound, match="A_SOURCE"):
+            await sandbox.renew_secrets()
+        third = await sandbox.run(use)
+    sent = ["tok_the-first-value-00001", "tok_the-other-value-00002"]
+    assert first.ok and second.ok
+    assert echoing.authorizations == sent
+    assert not any(each in first.stdout + second.stdout for each in sent)
+    assert "withdrawn" in third.stdout and "rule: secrets.TOKEN" in third.stdout
 
 
 _MINT = """

@@ -118,6 +118,7 @@ class Sandbox:
     snapshots = waits(asynchronous.Sandbox.snapshots)
     rewind = waits(asynchronous.Sandbox.rewind)
     traffic = waits(asynchronous.Sandbox.traffic)
+    renew_secrets = waits(asynchronous.Sandbox.renew_secrets)
 
     def diff(
         self, below: str = "/", *, since: Snapshot | str | int | None = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import functools
 import importlib.util
 import itertools
@@ -166,6 +167,15 @@ class GatewayKeeper:
         """
         served = self._served[id] = _Served(policy, doors, log, ask, provisions)
         self._hand_over(id, served)
+
+    def renew(self, id: SandboxId, provisions: Provisions) -> None:
+        """Serve a sandbox anew with other values; what is open is cut, and was the last of them."""
+        served = self._served.get(id)
+        if served is None:
+            raise HostError("it has no way out any more")
+        self._served[id] = dataclasses.replace(served, provisions=provisions)
+        if self._end is not None:
+            self._hand_over(id, self._served[id])
 
     def _hand_over(self, id: SandboxId, served: _Served) -> None:
         served.log.begin()

@@ -196,6 +196,13 @@ class Node:
         for path in self._shown.pop(id, ()):
             path.unlink(missing_ok=True)
 
+    async def renew(self, id: SandboxId, provisions: Provisions) -> None:
+        """Have the values of a sandbox's secrets replaced at its way out, and nothing else."""
+        await self.depth_gateway.settle(id)
+        self.depth_gateway.renew(id, provisions)
+        # Until it is told, the old ones are in use.
+        await self.depth_gateway.settle(id)
+
     async def settle(self, id: SandboxId) -> None:
         """Wait until all that has happened at a sandbox's way out so far is in its log."""
         await asyncio.gather(self.gateway.settle(id), self.depth_gateway.settle(id))

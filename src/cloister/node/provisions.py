@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import importlib.util
 import os
 import stat
@@ -45,6 +46,8 @@ _VARIABLES = (
 )
 # Returns the value of a secret that was stored, or says why it may not be had.
 ReadStored = Callable[[SecretBinding], Awaitable[str]]
+# Each makes what comes back take longer to look through.
+_MOST_RETIRED = 16
 _DAY_S = 86_400.0
 _LONGEST_S = 30 * _DAY_S
 
@@ -60,6 +63,8 @@ class Provisions:
     placeholders: Mapping[str, str] = field(repr=False)
     values: tuple[SecretValue, ...]
     credentials: tuple[Credential, ...] = field(repr=False)
+    # Values of before, which a server may still say back.
+    retired: tuple[SecretValue, ...] = ()
 
     @property
     def env(self) -> dict[str, str]:
@@ -74,6 +79,7 @@ class Provisions:
 
     def document(self) -> dict[str, Any]:
         """Return what the gateway is handed, by a descriptor of memory and no other way."""
+        values = {each.name: each.reveal() for each in self.values}
         return {
             "depth": {
                 "certificate": self.authority.certificate,
@@ -81,8 +87,13 @@ class Provisions:
                 "bundle": self.bundle,
             },
             "values": {
-                each.name: {"placeholder": self.placeholders[each.name], "value": each.reveal()}
-                for each in self.values
+                name: {
+                    "placeholder": placeholder,
+                    # Without one what stands for it is refused.
+                    "value": values.get(name, ""),
+                    "retired": [each.reveal() for each in self.retired if each.name == name],
+                }
+                for name, placeholder in self.placeholders.items()
             },
         }
 
@@ -129,6 +140,34 @@ async def provide(
     return Provisions(
         authority, bundle, store, open_store, placeholders, tuple(values), tuple(credentials)
     )
+
+
+async def renew(
+    provisions: Provisions, policy: Policy, read_stored: ReadStored | None = None
+) -> tuple[Provisions, list[CloisterError]]:
+    """Return the same with every value read anew, and why some are there no more.
+
+    What was minted stays. The old ones are known still, to be taken out of what comes back.
+    """
+    old = {each.name: each for each in provisions.values}
+    values: list[SecretValue] = []
+    failed: list[CloisterError] = []
+    for binding in policy.secrets:
+        try:
+            if binding.source is Source.MINT:
+                values.append(old[binding.name])
+            elif binding.source is Source.TENANT:
+                values.append(await _stored(binding, read_stored))
+            else:
+                values.append(await read_secret(binding))
+        except CloisterError as error:
+            failed.append(error)
+    kept = {each.reveal() for each in values}
+    retired = (*provisions.retired, *(each for each in old.values() if each.reveal() not in kept))
+    renewed = dataclasses.replace(
+        provisions, values=tuple(values), retired=retired[-_MOST_RETIRED:]
+    )
+    return renewed, failed
 
 
 async def _stored(binding: SecretBinding, read: ReadStored | None) -> SecretValue:

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from cloister.errors import CloisterError, RequestError
+from cloister.model import SandboxId
+
 if TYPE_CHECKING:
+    from cloister.node import Node
     from cloister.node.provisions import Provisions, ReadStored
     from cloister.policy import Policy
+    from cloister.runtime.base import Guest
     from cloister.sandbox.surroundings import Surroundings
 
 
@@ -33,6 +38,15 @@ class Provided:
             surroundings.provide(self._provisions.env)
         return self._provisions
 
+    async def renew(self, policy: Policy) -> tuple[Provisions, list[CloisterError]]:
+        """Read every value anew; also why some are there no more."""
+        from cloister.node.provisions import renew
+
+        if self._provisions is None:
+            raise RequestError("it has no secrets; name them in its policy")
+        self._provisions, failed = await renew(self._provisions, policy, self.read_stored)
+        return self._provisions, failed
+
     async def close(self) -> None:
         """Have revoked what was minted for it; raises if that failed."""
         provisions, self._provisions = self._provisions, None
@@ -44,7 +58,27 @@ class Belonging:
     """The part of a sandbox that says whose it is, where several people share a process."""
 
     owner: str | None = None
+    policy: Policy
+    id: SandboxId
+    _node: Node | None
     _provided: Provided
+
+    if TYPE_CHECKING:
+
+        def _running(self) -> Guest: ...
+
+    async def renew_secrets(self) -> None:
+        """Read all secrets from their sources again; from here on the old values are not used.
+
+        What stands for them inside stays. Connections to hosts whose requests are read are cut. A
+        secret that cannot be read is withdrawn: requests with it are refused, and this raises.
+        """
+        self._running()
+        provisions, failed = await self._provided.renew(self.policy)
+        if self._node is not None:
+            await self._node.renew(self.id, provisions)
+        if failed:
+            raise failed[0]
 
     def belongs_to(self, owner: str, read_stored: ReadStored | None = None) -> None:
         """Say whose it is, and what reads the secrets that they have stored."""

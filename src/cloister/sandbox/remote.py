@@ -330,6 +330,10 @@ class RemoteSandbox(Sandbox):
         found = await self.ask_server("GET", "/traffic")
         return Traffic(tuple(TrafficEvent(**each) for each in found["events"]), found["lost"])
 
+    async def renew_secrets(self) -> None:
+        """Secrets of sandboxes on a server are read when they start."""
+        raise Unsupported("the server reads secrets when a sandbox starts; start another one")
+
     async def wait_ended(self) -> None:
         """Wait until it has ended, whoever ends it."""
         while self._is_open:

@@ -6,6 +6,7 @@ import base64
 import binascii
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 from urllib.parse import quote, unquote_to_bytes
 
 from cloister.egress.refusal import Refusal
@@ -37,7 +38,9 @@ class BoundSecret:
 
     binding: SecretBinding
     placeholder: str = field(repr=False)
+    # Empty where it has been withdrawn.
     value: str = field(repr=False)
+    retired: tuple[str, ...] = field(default=(), repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,11 +66,16 @@ class Secrets:
         self._values: dict[tuple[str, int], Patterns | None] = {}
 
     @classmethod
-    def of(cls, tables: Mapping[str, Mapping[str, str]], found: Sequence[SecretBinding]) -> Secrets:
+    def of(cls, tables: Mapping[str, Mapping[str, Any]], found: Sequence[SecretBinding]) -> Secrets:
         """Return those of a sandbox from what its owner has handed over."""
         return cls(
             [
-                BoundSecret(each, tables[each.name]["placeholder"], tables[each.name]["value"])
+                BoundSecret(
+                    each,
+                    str(tables[each.name]["placeholder"]),
+                    str(tables[each.name]["value"]),
+                    tuple(tables[each.name].get("retired", ())),
+                )
                 for each in found
             ]
         )
@@ -90,7 +98,9 @@ class Secrets:
                 each: secret.binding.name
                 for secret in self._bound
                 if any(bound.covers(host) for bound in secret.binding.hosts)
-                for each in (*encodings(secret.value), *pieces(secret.value))
+                for value in (secret.value, *secret.retired)
+                if value
+                for each in (*encodings(value), *pieces(value))
             }
             self._values[key] = Patterns(named) if named else None
         return self._values[key]
@@ -112,6 +122,12 @@ class Secrets:
                 continue
             changed = _fill(secret, target, headers)
             if changed is not None:
+                if not secret.value:
+                    raise Refusal(
+                        f"the secret {secret.binding.name} has been withdrawn: when it was to be "
+                        "renewed its source could not be read",
+                        f"secrets.{secret.binding.name}",
+                    )
                 target, headers = changed
                 left = _fill(secret, left_target, left_headers, value="")
                 left_target, left_headers = left or (left_target, left_headers)

@@ -22,7 +22,7 @@ from cloister.verify.arena import Arena
 from cloister.verify.case import NotApplicable
 
 BOUND, OPEN = "bound.test", "open.test"
-_TRUST, _SOURCE = "CLOISTER_CA_FILE", "CLOISTER_VERIFY_SECRET"
+_TRUST, SOURCE = "CLOISTER_CA_FILE", "CLOISTER_VERIFY_SECRET"
 
 # Sends each of the texts by a connection of its own; returns what came back, or the error's name.
 ASK_TLS = """
@@ -105,7 +105,7 @@ async def deep_out(
         server = await asyncio.start_server(_served(arrived), "127.0.0.1", 0, ssl=context)
         port = server.sockets[0].getsockname()[1]
         undo.enter_context(_variable(_TRUST, str(own) if trusted else ""))
-        undo.enter_context(_variable(_SOURCE, value))
+        undo.enter_context(_variable(SOURCE, value))
         node = Node.current()
         await node.depth_gateway.rest()
         node.gateway.answers = {host: ["127.0.0.1"] for host in (BOUND, OPEN)}
@@ -120,7 +120,7 @@ async def deep_out(
             for host in (BOUND, OPEN)
         ]
         table = {
-            "from": f"env:{_SOURCE}",
+            "from": f"env:{SOURCE}",
             "hosts": [f"{host}:{port}" for host in hosts],
             "header": "Authorization",
         }

@@ -9,12 +9,8 @@ from pathlib import Path
 from cloister.errors import RequestError
 from cloister.policy import Policy
 from cloister.verify.arena import Arena
-from cloister.verify.case import case, not_testable
-from cloister.verify.cases.deep_out import BOUND, OPEN, DeepOut, deep_out
-
-not_testable(
-    "SEC-11", "a value is read when a sandbox starts; a changed one is used by the next sandbox"
-)
+from cloister.verify.case import case
+from cloister.verify.cases.deep_out import BOUND, OPEN, SOURCE, DeepOut, deep_out
 
 
 async def _use(arena: Arena, out: DeepOut, *, host: str = BOUND) -> str:
@@ -224,6 +220,33 @@ async def line_ends(arena: Arena) -> None:
             continue
         arena.expect(False, f"{value!r} was taken")
     SecretValue("TOKEN", "abcdefgh12345")
+
+
+@case("SEC-11", "a secret that is changed, or taken away, while it is used", "high")
+async def rotated(arena: Arena) -> None:
+    async with deep_out(arena) as out:
+        await _expect_used(arena, out)
+        old, standing = out.value, await out.placeholder()
+        out.value = os.environ[SOURCE] = old[::-1].replace("_phg", "zphg")
+        await out.sandbox.renew_secrets()
+        arena.expect(await out.placeholder() == standing, "what stands for it has changed")
+        answer = await _use(arena, out)
+        sent = b" ".join(out.arrived)
+        arena.expect(out.value.encode() in sent, f"the new value was not sent: {answer[:200]!r}")
+        arena.expect(old.encode() not in sent, "the old value was sent")
+        arena.expect(out.value not in answer, "the new value came back")
+        (answer,) = await out.say(arena, out.request("/open/a", f"X-Echo: {old}"))
+        arena.expect(old not in answer, "the old value came back")
+        out.arrived.clear()
+        del os.environ[SOURCE]
+        try:
+            await out.sandbox.renew_secrets()
+            arena.expect(False, "a source that is gone was read")
+        except RequestError:
+            _expect_blocked(arena, out, await _use(arena, out))
+        os.environ[SOURCE] = out.value
+        await out.sandbox.renew_secrets()
+        await _expect_used(arena, out)
 
 
 @case("SEC-12", "a secret bound to names that others can have", "high")
