@@ -105,3 +105,22 @@ def test_every_call_of_a_sandbox_is_known_and_others_are_refused_in_words(
     unknown = client.post("/process.Process/Dream", json={}, headers=headers)
     assert (unknown.status_code, unknown.json()["code"]) == (501, 501)
     assert "is not served here" in unknown.json()["message"]
+
+
+def test_a_client_that_names_the_sandbox_to_the_api_too_is_understood(
+    server: Server, key: str, shared: Sandbox
+) -> None:
+    named = {"E2b-Sandbox-Id": shared.sandbox_id, "E2b-Sandbox-Port": "49983"}
+    url = f"{server.url}/sandboxes/{shared.sandbox_id}/connect"
+    answer = httpx.post(url, json={"timeout": 600}, headers={**named, "X-API-KEY": key})
+    assert (answer.status_code, answer.json()["sandboxID"]) == (200, shared.sandbox_id)
+    assert httpx.post(url, json={"timeout": 600}, headers=named).status_code == 401
+
+
+def test_an_id_with_the_name_of_the_client_behind_it_is_the_same_sandbox(
+    server: Server, shared: Sandbox
+) -> None:
+    host = f"49983-{shared.sandbox_id}-cloister.localhost"
+    assert httpx.get(f"{server.url}/health", headers={"Host": host}).status_code == 204
+    other = f"49983-i{'a' * 26}-cloister.localhost"
+    assert httpx.get(f"{server.url}/health", headers={"Host": other}).status_code == 502

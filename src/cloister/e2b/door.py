@@ -34,7 +34,8 @@ from cloister.server.resident import Resident
 from cloister.store.place import state_directory
 
 _UPLOAD = re.compile(r"/templates/[^/]+/files/[0-9a-f]{64}")
-_HOST = re.compile(r"(\d{1,5})-(i[a-z0-9]+)\.")
+# The first clients add to the id what the API calls the client.
+_HOST = re.compile(r"(\d{1,5})-(i[a-z0-9]+(?:-[a-z0-9]+)?)\.")
 _ROUTES = [
     *SANDBOX_ROUTES,
     # Before those of snapshots, to whom every other name below /templates may belong.
@@ -181,6 +182,8 @@ def _address(scope: Scope) -> tuple[int, str] | None:
     headers = Headers(scope=scope)
     id, port = headers.get("e2b-sandbox-id"), headers.get("e2b-sandbox-port")
     if id is not None and port is not None and port.isdecimal() and len(port) < 6:
-        return int(port), id
+        # Some clients name the sandbox also to the API that speaks about it.
+        is_control = int(port) == envd.PORT and control.is_control_path(scope["path"])
+        return None if is_control else (int(port), id)
     matched = _HOST.match(headers.get("host", "").lower())
     return None if matched is None else (int(matched[1]), matched[2])

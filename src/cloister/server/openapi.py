@@ -12,6 +12,7 @@ import msgspec
 from cloister.server.endpoint import Conversation, Endpoint
 from cloister.server.problems import STATUSES, Problem
 
+_BYTES = {"type": "string", "format": "binary"}
 _REF = "#/components/schemas/{name}"
 _PROBLEM = "#/components/responses/Problem"
 _PARAMETER = re.compile(r"{(\w+)(?::path)?}")
@@ -26,6 +27,7 @@ def describe_api(
         types += [kind for kind in (each.takes, each.query, each.gives) if kind is not None]
     unique = list({repr(kind): kind for kind in types}.values())
     schemas, components = msgspec.json.schema_components(unique, ref_template=_REF)
+    _plain_tuples(components)
     known = {repr(kind): schema for kind, schema in zip(unique, schemas, strict=True)}
     paths: dict[str, dict[str, Any]] = {}
     for each in endpoints:
@@ -55,12 +57,26 @@ def describe_api(
     }
 
 
+def _plain_tuples(schema: Any) -> None:
+    """Say of tuples what one member is: programs that write clients know no more than that."""
+    if isinstance(schema, dict):
+        members = schema.pop("prefixItems", None)
+        if members is not None:
+            alike = all(each == members[0] for each in members)
+            schema["items"] = members[0] if alike else {"anyOf": members}
+        for each in schema.values():
+            _plain_tuples(each)
+    elif isinstance(schema, list):
+        for each in schema:
+            _plain_tuples(each)
+
+
 def _operation(
     endpoint: Endpoint, known: dict[str, Any], components: dict[str, Any]
 ) -> dict[str, Any]:
     answer: dict[str, Any] = {"description": endpoint.summary}
     if endpoint.gives_bytes:
-        answer["content"] = {"application/octet-stream": {}}
+        answer["content"] = {"application/octet-stream": {"schema": _BYTES}}
     elif endpoint.gives is not None:
         answer["content"] = {"application/json": {"schema": known[repr(endpoint.gives)]}}
     operation: dict[str, Any] = {
@@ -71,7 +87,7 @@ def _operation(
         "responses": {str(endpoint.status): answer, **_refusals(endpoint)},
     }
     if endpoint.takes_bytes:
-        body = {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}
+        body = {"application/octet-stream": {"schema": _BYTES}}
         operation["requestBody"] = {"required": True, "content": body}
     elif endpoint.takes is not None:
         content = {"application/json": {"schema": known[repr(endpoint.takes)]}}

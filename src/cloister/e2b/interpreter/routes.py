@@ -49,7 +49,10 @@ async def _answer(box: Box, request: Request) -> Response:
     if path == "/health":
         return json_answer("OK")
     if not is_opened_by(box, request):
-        raise CallRefused("unauthenticated", "the access token is not that of this sandbox")
+        reason = "the access token is not that of this sandbox"
+        if "x-access-token" not in request.headers:
+            reason = "no access token; clients send it from e2b-code-interpreter 2.0 on"
+        raise CallRefused("unauthenticated", reason)
     _, _, rest = path.partition("/contexts")
     match request.method, path:
         case "POST", "/execute":
