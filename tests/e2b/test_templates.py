@@ -74,6 +74,10 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "app").mkdir()
     (tmp_path / "app" / "main").write_text("echo from the app")
     (tmp_path / "note.txt").write_text("noted")
+    (tmp_path / "links").mkdir()
+    (tmp_path / "links" / "real").write_text("linked to")
+    (tmp_path / "links" / "alias").symlink_to("real")
+    (tmp_path / "links" / "dangling").symlink_to("nowhere")
     return tmp_path
 
 
@@ -83,6 +87,7 @@ def test_a_template_is_built_and_starts_sandboxes(image: str, folder: Path, othe
         .from_image(image)
         .copy("app", "/srv/app/")
         .copy("note.txt", "note", mode=0o600)
+        .copy("links/*", "links", mode=0o644)
         .set_envs({"GREETING": 'say "$HOME"'})
         .run_cmd("echo $GREETING > greeting; id -un > who")
         .run_cmd("echo root was here > /etc/mark", user="root")
@@ -99,6 +104,10 @@ def test_a_template_is_built_and_starts_sandboxes(image: str, folder: Path, othe
         assert sandbox.commands.run("sh /srv/app/main").stdout == "from the app\n"
         assert sandbox.files.read("greeting") == 'say "$HOME"\n'
         assert sandbox.files.read("who") == "user\n"
+        script = "cat links/alias; echo; ls links; id -un"
+        assert sandbox.commands.run(script).stdout.split() == [
+            *("linked", "to", "alias", "dangling", "real", "user")
+        ]
         assert sandbox.files.read("note") == "noted"
         assert sandbox.files.get_info("note").permissions == "-rw-------"
         assert sandbox.files.get_info("note").owner == "user"

@@ -21,10 +21,12 @@ grep -q '^user:' /etc/passwd || echo 'user:x:1000:1000::/home/user:/bin/bash' >>
 grep -q '^user:' /etc/group || echo 'user:x:1000:' >> /etc/group
 mkdir -p /home/user && chown 1000:1000 /home/user
 """
-# As Docker's COPY does it: of a directory its content, into a directory that is made.
+# As Docker's COPY does it: of a directory its content, into a directory that is made; several
+# things go into a directory, and links stay links.
 _COPY = """
 set -e
 dest=$1; owner=$2; mode=$3; shift 3
+if [ $# -gt 1 ]; then dest=${dest%/}/; fi
 for each in "$@"; do
     if [ -d "$each" ]; then
         mkdir -p "$dest"; cp -R "$each/." "$dest"; made=$dest
@@ -34,10 +36,10 @@ for each in "$@"; do
             *) above=${dest%/*}; [ "$above" = "$dest" ] || mkdir -p "${above:-/}"; made=$dest
                if [ -d "$dest" ]; then made=$dest/${each##*/}; fi ;;
         esac
-        cp -R "$each" "$made"
+        cp -RP "$each" "$made"
     fi
-    if [ -n "$mode" ]; then chmod -R "$mode" "$made"; fi
-    if [ -n "$owner" ]; then chown -R "$owner" "$made"; fi
+    if [ -n "$mode" ] && [ ! -L "$made" ]; then chmod -R "$mode" "$made"; fi
+    if [ -n "$owner" ]; then chown -Rh "$owner" "$made"; fi
 done
 """
 
