@@ -115,11 +115,37 @@ async def test_qemu_that_dies_takes_the_sandbox_with_it_and_nothing_else() -> No
 
 async def test_what_a_machine_cannot_hold_is_refused() -> None:
     for settings in (
-        {"mounts": [Mount(str(PLACE), "/mnt/x", mode="read")]},
+        {"mounts": [Mount(str(PLACE), "/mnt/x", mode="write")]},
+        {"mounts": [Mount(str(PLACE), f"/mnt/{number}", mode="read") for number in range(5)]},
         {"limits": LIMITS.replace(memory="unlimited")},
     ):
         with pytest.raises(Unsupported):
             await machine(**settings).open()
+
+
+async def test_a_directory_is_shown_as_it_was_at_the_start_and_takes_nothing(
+    tmp_path: Path,
+) -> None:
+    shared, single = tmp_path / "shared", tmp_path / "single"
+    (shared / "below").mkdir(parents=True)
+    (shared / "below" / "file").write_text("host\n")
+    (shared / "below" / "secret").write_text("its owner's\n")
+    (shared / "below" / "secret").chmod(0o600)
+    (shared / "link").symlink_to("/etc/shadow")
+    os.mkfifo(shared / "pipe")
+    single.write_text("one\n")
+    mounts = [Mount(shared, "/mnt/shared", "read"), Mount(single, "/mnt/single", "read")]
+    async with machine(mounts=mounts) as sandbox:
+        (shared / "later").touch()
+        # Its owner's files are those of the user inside, as behind any wall.
+        look = "cd /mnt/shared; cat below/file below/secret ../single; ls; test -L link"
+        seen = (await sandbox.run(look)).check().stdout
+        refused = await sandbox.run("touch /mnt/shared/new; echo x > /mnt/single")
+        assert ("/mnt/shared", "ro") in sandbox.posture.mounts
+    assert seen == "host\nits owner's\none\nbelow\nlink\n"
+    assert refused.stderr.count("Read-only file system") == 2
+    assert single.read_text() == "one\n" and not (shared / "new").exists()
+    assert not list(PLACE.glob("shown-*"))
 
 
 async def test_what_all_machines_begin_from_cannot_be_changed_by_one(sandbox: Sandbox) -> None:

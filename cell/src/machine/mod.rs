@@ -19,7 +19,8 @@ use std::io;
 use std::os::unix::io::{AsRawFd, OwnedFd};
 
 /// Where the launcher finds what a plan for here names.
-const PLACES: &[&str] = &["dev", "proc", "sys", "etc", "layers", "scratch", "groups", "launcher", "given"];
+const PLACES: &[&str] =
+    &["dev", "proc", "sys", "etc", "layers", "scratch", "groups", "launcher", "given", "shown"];
 const CONTROLLERS: &[u8] = b"+pids +memory";
 /// A renewal: the time and bytes that nobody else has, before anything of a sandbox is there.
 const RENEW: u8 = 64;
@@ -34,22 +35,28 @@ const MAX_REPLY: usize = 16 * 1024;
 const FIRST_DISK: u8 = b'a';
 const SCRATCH: &str = "/scratch";
 
-/// How many read-only disks there are, and whether the last one, which is written to, may have been
-/// another machine's before: then it is not looked at until it is known which one it is.
+/// How many read-only disks there are, and whether the one after them, which is written to, may have been
+/// another machine's before: then it is not looked at until it is known which one it is. Nor are the last
+/// ones, with directories that are shown.
 #[derive(Clone, Copy)]
 pub struct Disks {
     layers: usize,
     is_kept: bool,
+    shown: usize,
 }
 
 impl Disks {
     pub fn parse(words: &[String]) -> Option<Disks> {
-        let (count, is_kept) = match words {
-            [count] => (count, false),
-            [count, word] if word == "kept" => (count, true),
-            _ => return None,
-        };
-        count.parse().ok().map(|layers| Disks { layers, is_kept })
+        let (count, words) = words.split_first()?;
+        let mut disks = Disks { layers: count.parse().ok()?, is_kept: false, shown: 0 };
+        for word in words {
+            match word.strip_prefix("shown=") {
+                Some(count) => disks.shown = count.parse().ok()?,
+                None if word == "kept" => disks.is_kept = true,
+                None => return None,
+            }
+        }
+        Some(disks)
     }
 }
 
@@ -106,6 +113,7 @@ fn begin(disks: Disks) -> io::Result<()> {
                 if disks.is_kept {
                     mount_kept(disks)?;
                 }
+                mount_shown(disks)?;
                 socket::send(launcher.as_raw_fd(), &letter, &[port.number()])?;
                 drop(port);
                 return attend(&launcher, pid, desk);
@@ -200,14 +208,21 @@ fn leave_first_root() -> io::Result<()> {
 }
 
 fn mount_layers(layers: usize) -> io::Result<()> {
-    for index in 0..layers {
-        let disk = format!("/dev/vd{}", char::from(FIRST_DISK + index as u8));
-        let place = format!("/layers/{index}");
-        mount::mkdirat(libc::AT_FDCWD, place.as_bytes(), 0o755)?;
-        let flags = libc::MS_RDONLY | libc::MS_NOSUID | libc::MS_NODEV;
-        mount::mount(&disk, place.as_bytes(), "ext4", flags, b"norecovery")?;
-    }
-    Ok(())
+    (0..layers).try_for_each(|index| mount_read_only(index, &format!("/layers/{index}")))
+}
+
+/// Directories that are shown to the sandbox: not before there is one, for a machine that was saved with
+/// them would know what is on other disks.
+fn mount_shown(disks: Disks) -> io::Result<()> {
+    let first = disks.layers + 1;
+    (0..disks.shown).try_for_each(|index| mount_read_only(first + index, &format!("/shown/{index}")))
+}
+
+fn mount_read_only(number: usize, place: &str) -> io::Result<()> {
+    let disk = format!("/dev/vd{}", char::from(FIRST_DISK + number as u8));
+    mount::mkdirat(libc::AT_FDCWD, place.as_bytes(), 0o755)?;
+    let flags = libc::MS_RDONLY | libc::MS_NOSUID | libc::MS_NODEV;
+    mount::mount(&disk, place.as_bytes(), "ext4", flags, b"norecovery")
 }
 
 fn mount_scratch(disks: Disks, options: &[u8]) -> io::Result<()> {

@@ -21,6 +21,7 @@ from cloister.runtime.microvm.launch import launch_machine
 from cloister.runtime.microvm.machine import Shape, booting, digest_of, empty_memory
 from cloister.runtime.microvm.monitor import Monitor
 from cloister.runtime.microvm.program import MachineKernel, find_kernel, find_qemu, why_not
+from cloister.runtime.microvm.shown import empty_shown_disk
 from cloister.runtime.microvm.template import Template
 from cloister.runtime.namespace import NamespaceRuntime
 from cloister.runtime.namespace.runtime import cell_binary
@@ -95,7 +96,9 @@ class BootedMachines:
             os.write(first, first_root(kernel, cell))
             image = hold(held, os.open(kernel.image, os.O_RDONLY | os.O_CLOEXEC))
             disks = [hold(held, os.open(path, os.O_RDONLY | os.O_CLOEXEC)) for path in layers]
-            disks.append(hold(held, await asyncio.to_thread(images.copy_of, empty)))
+            scratch = hold(held, await asyncio.to_thread(images.copy_of, empty))
+            disks.append(scratch)
+            disks += [hold(held, empty_shown_disk()) for _ in range(shape.shown)]
             guest = await launch_machine(
                 self._launching,
                 new_sandbox_id(),
@@ -114,7 +117,7 @@ class BootedMachines:
                 version = guest.posture.facts.get("kernel", "")
             finally:
                 await asyncio.shield(end_machine(self._launching, guest))
-            made = Template(memory, state, disks[-1], version)
+            made = Template(memory, state, scratch, version)
             await asyncio.to_thread(template.keep_template, name, made)
 
 

@@ -33,6 +33,8 @@ class MachinePlan(Plan):
     stored: tuple[str, ...] = ()
     # Host files whose content is given to the machine, by their numbers there.
     given: tuple[str, ...] = ()
+    # Host files and directories that become disks at the start.
+    shown: tuple[str, ...] = ()
 
 
 class MicrovmGuest(NamespaceGuest):

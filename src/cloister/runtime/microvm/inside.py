@@ -8,6 +8,8 @@ from pathlib import Path
 from cloister.model import User
 from cloister.policy import Policy
 from cloister.runtime.ground import Ground, GroundDisk
+from cloister.runtime.microvm.shown import moved_shown
+from cloister.runtime.microvm.wanted import shown_of
 from cloister.runtime.namespace import ids
 from cloister.runtime.namespace.cgroups import Layout
 from cloister.runtime.namespace.planning import Identities, make_plan, make_room
@@ -33,7 +35,8 @@ def plan_inside(policy: Policy, ground: Ground) -> tuple[Plan, tuple[str | None,
     None is the public part of /etc.
     """
     # The processors are those of the machine, which is held to its share from outside.
-    policy = policy.replace(limits=policy.limits.replace(cpus="unlimited"), mounts=())
+    shown = shown_of(policy)
+    policy = policy.replace(limits=policy.limits.replace(cpus="unlimited"), mounts=shown)
     whole = ids.root_map(_FIRST_ID)
     identities = Identities(whole, whole, _FIRST_ID, User(0, 0), True)
     durable = ground.disk is not None and ground.disk.durable
@@ -53,4 +56,5 @@ def plan_inside(policy: Policy, ground: Ground) -> tuple[Plan, tuple[str | None,
         layers.append(dataclasses.replace(layer, sources=tuple(moved)))
     room = dataclasses.replace(room, layers=tuple(layers))
     plan = make_plan(policy, own, room, identities, idmap=True)
-    return dataclasses.replace(plan, stream_transport=True), tuple(sources)
+    mounts = moved_shown(plan.mounts, len(shown))
+    return dataclasses.replace(plan, mounts=mounts, stream_transport=True), tuple(sources)

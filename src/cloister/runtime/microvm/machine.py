@@ -38,6 +38,8 @@ class Shape:
     inodes: int
     # Whether the disk is one of the store's, which may have been another machine's before.
     is_kept: bool = False
+    # Disks of directories that are shown, each of one size.
+    shown: int = 0
 
     @property
     def ram_bytes(self) -> int:
@@ -56,8 +58,8 @@ def empty_memory(shape: Shape) -> int:
 def restored(shape: Shape, directory: str, cell: str, *, share: str = "off") -> Kernel:
     """Return the program of a machine that goes on from one that has booted.
 
-    It is given: monitor, desk, memory, state, the layers, the scratch disk. Memory that is
-    shared (`share` is "on") becomes what the file holds.
+    It is given: monitor, desk, memory, state, the layers, the scratch disk, those shown. Memory
+    that is shared (`share` is "on") becomes what the file holds.
     """
     words = ["-incoming", "defer"]
     return _kernel(shape, 4, words, directory, cell, share=share)
@@ -66,7 +68,8 @@ def restored(shape: Shape, directory: str, cell: str, *, share: str = "off") -> 
 def booting(shape: Shape, directory: str, cell: str, ticks_khz: int) -> Kernel:
     """Return the program of a machine that boots.
 
-    It is given: monitor, desk, memory, kernel, first root, the layers, the scratch disk.
+    It is given: monitor, desk, memory, kernel, first root, the layers, the scratch disk, those
+    shown.
     """
     words = ["-kernel", f"/proc/self/fd/{_FIRST + 3}", "-initrd", f"/proc/self/fd/{_FIRST + 4}"]
     words += ["-append", _command_line(shape, ticks_khz)]
@@ -94,6 +97,7 @@ def _command_line(shape: Shape, ticks_khz: int) -> str:
         "machine",
         str(shape.layers),
         *(["kept"] if shape.is_kept else []),
+        *([f"shown={shape.shown}"] if shape.shown else []),
     ]
     return " ".join(words)
 
@@ -101,7 +105,7 @@ def _command_line(shape: Shape, ticks_khz: int) -> str:
 def _kernel(
     shape: Shape, before_disks: int, words: list[str], directory: str, cell: str, *, share: str
 ) -> Kernel:
-    count = before_disks + shape.layers + 1
+    count = before_disks + shape.layers + 1 + shape.shown
     log = _FIRST + count
     argv = ["/cell", "execute", str(count)]
     argv += [f"{_QEMU}/lib/{LOADER}", "--library-path", f"{_QEMU}/lib", f"{_QEMU}/qemu"]
@@ -131,9 +135,10 @@ def _kernel(
     ]
     # What is synced inside is on the host's disk, where that is to outlive the machine.
     cache = "writeback" if shape.is_kept else "unsafe"
-    for index in range(shape.layers + 1):
+    for index in range(shape.layers + 1 + shape.shown):
         fd = _FIRST + before_disks + index
-        only = "readonly=on" if index < shape.layers else f"cache={cache},auto-read-only=off"
+        is_scratch = index == shape.layers
+        only = f"cache={cache},auto-read-only=off" if is_scratch else "readonly=on"
         argv += ["-add-fd", f"fd={fd},set={fd}"]
         argv += [
             "-drive",

@@ -35,8 +35,15 @@ from cloister.runtime.microvm.program import find_qemu, qemu_files, why_not
 from cloister.runtime.microvm.ready import ReadyMachines
 from cloister.runtime.microvm.saving import checkpoint, hold_still, settle_disk
 from cloister.runtime.microvm.settled import SettledMemories
+from cloister.runtime.microvm.shown import shown_disk
 from cloister.runtime.microvm.stored import disk_of_memory, disk_to_begin
-from cloister.runtime.microvm.wanted import outer_policy, outer_room, require_enough, shape_of
+from cloister.runtime.microvm.wanted import (
+    outer_policy,
+    outer_room,
+    require_enough,
+    shape_of,
+    shown_of,
+)
 from cloister.runtime.namespace import NamespaceRuntime
 from cloister.runtime.namespace.posture import require_posture
 from cloister.runtime.namespace.runtime import cell_binary
@@ -97,7 +104,13 @@ class MicrovmRuntime:
         values = {each.name: getattr(outer, each.name) for each in dataclasses.fields(outer)}
         values |= {"room": room, "kernel": kernel, "stream_transport": True}
         return MachinePlan(
-            **values, shape=shape, inside=inside, layers=layers, stored=stored, given=given
+            **values,
+            shape=shape,
+            inside=inside,
+            layers=layers,
+            stored=stored,
+            given=given,
+            shown=tuple(os.path.abspath(mount.source) for mount in shown_of(policy)),
         )
 
     async def start(
@@ -159,13 +172,16 @@ class MicrovmRuntime:
                 disk = await asyncio.to_thread(disk_of_memory, plan.stored)
             state, disk = hold(held, saved), hold(held, disk)
             disks = [hold(held, os.open(path, os.O_RDONLY | os.O_CLOEXEC)) for path in layers]
+            disks.append(disk)
+            for source in plan.shown:
+                disks.append(hold(held, await asyncio.to_thread(shown_disk, source)))
             guest = await launch_machine(
                 self._launching,
                 id,
                 plan,
                 on_lost,
                 require,
-                (first, state, *disks, disk),
+                (first, state, *disks),
                 letters,
                 _GREETING_S,
                 thaw,
@@ -191,7 +207,8 @@ class MicrovmRuntime:
             return await self._booted.of(name, plan, shape, layers)
 
         ready = None
-        if fresh and not shape.is_kept:
+        # Where somebody's directories are, or a disk is, nobody else goes on from.
+        if fresh and not shape.is_kept and not shape.shown:
             ready = await self._ready.of(name, plan, layers, booted)
         return await booted() if ready is None else ready
 

@@ -30,6 +30,11 @@ async def checkpoint(launching: NamespaceRuntime, guest: MicrovmGuest, files: Pa
         raise RequestError("this guest belongs to another runtime")
     if guest.began_from is None or not _is_stored(guest):
         raise Unsupported('memory is saved with a disk; say storage="disk" at the start')
+    if isinstance(guest.plan, MachinePlan) and guest.plan.shown:
+        raise Unsupported(
+            "the memory of a machine is not saved while directories of the host are shown in it; "
+            'use the mode "copy"'
+        )
     await guest.link.hold()
     # Its end is not a loss from here on.
     on_lost = launching.expect_end(guest)

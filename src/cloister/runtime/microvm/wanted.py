@@ -9,10 +9,11 @@ import resource
 from collections.abc import Sequence
 
 from cloister.errors import Unsupported
-from cloister.model import MountMode, format_bytes
+from cloister.model import Mount, MountMode, format_bytes
 from cloister.policy import HostRoot, Policy
 from cloister.runtime.ground import Ground
 from cloister.runtime.microvm.machine import TRANSLATION_BYTES, Shape
+from cloister.runtime.microvm.shown import MOST_SHOWN
 from cloister.runtime.microvm.stored import disk_bytes
 from cloister.runtime.plan import Directory, Plan, Room
 
@@ -50,6 +51,7 @@ def shape_of(policy: Policy, layers: int, stored: Sequence[str] = ()) -> Shape:
         disk_bytes=size,
         inodes=limits.inodes,
         is_kept=bool(stored),
+        shown=len(shown_of(policy)),
     )
 
 
@@ -66,12 +68,22 @@ def require_enough(policy: Policy, ground: Ground) -> None:
             raise Unsupported(
                 f'a machine has a fixed {name}; state limits.{name} instead of "unlimited"'
             )
-    shown = [mount for mount in policy.mounts if mount.mode is not MountMode.COPY]
-    if shown or ground.volumes:
+    if ground.volumes or any(mount.mode is MountMode.WRITE for mount in policy.mounts):
         raise Unsupported(
-            'the runtime "microvm" shows no directory of the host; use the mode "copy", or name '
-            'runtime = "gvisor"'
+            'the runtime "microvm" lets nothing write to the host, which would need a file server '
+            'in reach of the machine; use the modes "copy" or "read" and take files out by '
+            '`sandbox.files`, or name runtime = "gvisor"'
         )
+    if len(shown_of(policy)) > MOST_SHOWN:
+        raise Unsupported(
+            f"a machine is shown {MOST_SHOWN} directories at most, each on a disk; use the mode "
+            '"copy" for others, or name runtime = "gvisor"'
+        )
+
+
+def shown_of(policy: Policy) -> tuple[Mount, ...]:
+    """Return the mounts that become disks."""
+    return tuple(mount for mount in policy.mounts if mount.mode is MountMode.READ)
 
 
 def outer_rlimits(outer: Plan, shape: Shape) -> tuple[tuple[int, int, int], ...]:
