@@ -233,6 +233,9 @@ fn disk(r: &mut Reader<'_>) -> Result<Disk, Malformed> {
     Ok(Disk { path: r.bytes()?, sealed: r.list(Reader::bytes)?, idmap: r.flag()?, durable: r.flag()? })
 }
 
+/// The one device that a kernel of its own may have beside everybody's.
+pub const KVM_DEVICE: &[u8] = b"dev/kvm";
+
 fn kernel(r: &mut Reader<'_>) -> Result<Kernel, Malformed> {
     let pair = |r: &mut Reader<'_>| Ok((r.bytes()?, r.bytes()?));
     let kernel = Kernel {
@@ -245,7 +248,9 @@ fn kernel(r: &mut Reader<'_>) -> Result<Kernel, Malformed> {
     let plain = |name: &Vec<u8>| {
         !name.is_empty() && name.iter().all(|b| b.is_ascii_alphanumeric() || b"._".contains(b))
     };
-    let names = kernel.shown.iter().chain(&kernel.made).chain(&kernel.written).all(|(name, _)| plain(name));
+    let mut others = kernel.made.iter().chain(&kernel.written);
+    let names = kernel.shown.iter().all(|(name, _)| plain(name) || name == KVM_DEVICE)
+        && others.all(|(name, _)| plain(name));
     match kernel.argv.is_empty() || !names {
         true => Err(Malformed("a kernel of its own has no program, or a file of no plain name")),
         false => Ok(kernel),

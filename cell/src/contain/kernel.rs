@@ -5,7 +5,7 @@ use super::posture::{expect, field, hex, map_text, read_small, repeat4, squeeze}
 use super::root::{mount_on, open_target, NewRoot, Trees};
 use super::step::{during, refuse};
 use super::Inheritance;
-use crate::plan::{Kernel, Plan};
+use crate::plan::{Kernel, Plan, KVM_DEVICE};
 use crate::sys::{cstring, fd, libc, mount, process};
 use std::io;
 use std::os::unix::io::AsRawFd;
@@ -36,9 +36,13 @@ pub fn lay_out(plan: &Plan, kernel: &Kernel, trees: &Trees, sandbox: &NewRoot) -
     }
     let tree = mount::open_tree(sandbox.fd.as_raw_fd(), b"")?;
     mount::attach(&tree, &open_target(&own, b"root")?).map_err(|e| during(e, "attaching the root"))?;
-    let devices = mount::open_tree(trees.devices.as_raw_fd(), b"")?;
-    mount::set_attributes(&devices, mount::ATTR_RDONLY | mount::ATTR_NOSUID | mount::ATTR_NOEXEC, None)?;
-    mount::attach(&devices, &open_target(&own, b"dev")?).map_err(|e| during(e, "attaching /dev"))?;
+    if kernel.shown.iter().any(|(name, _)| name == KVM_DEVICE) {
+        own_devices(trees, &own).map_err(|e| during(e, "making /dev"))?;
+    } else {
+        let devices = mount::open_tree(trees.devices.as_raw_fd(), b"")?;
+        mount::set_attributes(&devices, mount::ATTR_RDONLY | mount::ATTR_NOSUID | mount::ATTR_NOEXEC, None)?;
+        mount::attach(&devices, &open_target(&own, b"dev")?).map_err(|e| during(e, "attaching /dev"))?;
+    }
     for ((name, _), tree) in kernel.shown.iter().zip(&trees.shown) {
         if fd::fstat(tree)?.st_mode & libc::S_IFMT == libc::S_IFDIR {
             mount::mkdirat(at, name, 0o755)?;
@@ -56,6 +60,20 @@ pub fn lay_out(plan: &Plan, kernel: &Kernel, trees: &Trees, sandbox: &NewRoot) -
         fd::write_all(file.as_raw_fd(), content)?;
     }
     Ok(own)
+}
+
+/// Those of everybody that a program needs, in a directory in which it can be shown one more.
+fn own_devices(trees: &Trees, own: &NewRoot) -> io::Result<()> {
+    for name in ["null", "zero", "random", "urandom"] {
+        let place = format!("dev/{name}");
+        let point =
+            fd::openat(own.fd.as_raw_fd(), &place, libc::O_CREAT | libc::O_EXCL | libc::O_RDONLY, 0o400)?;
+        let device = fd::openat(trees.devices.as_raw_fd(), name, libc::O_PATH, 0)?;
+        let tree = mount::open_tree(device.as_raw_fd(), b"")?;
+        mount::set_attributes(&tree, mount::ATTR_NOSUID | mount::ATTR_NOEXEC, None)?;
+        mount::attach(&tree, &point)?;
+    }
+    Ok(())
 }
 
 fn hold_tmp(plan: &Plan, sandbox: &NewRoot) -> io::Result<()> {

@@ -3,6 +3,7 @@
 use super::cgroup::{Groups, Parent};
 use super::egress::Doors;
 use super::rootless;
+use super::template::KVM;
 use super::views::Views;
 use crate::contain::root::{DISK, FOREIGN, GO, MOUNT, OWNED, SHOWN};
 use crate::contain::seccomp::rules::Options;
@@ -184,7 +185,7 @@ fn open_trees(plan: &Plan, users: &OwnedFd, views: &Views) -> io::Result<Vec<(Ow
     for (_, source) in plan.kernel.iter().flat_map(|kernel| &kernel.shown) {
         let words = || format!("opening {}", String::from_utf8_lossy(source));
         let tree = views.open_tree(source).map_err(|e| during(e, words()))?;
-        own_layer(&tree, None).map_err(|e| during(e, words()))?;
+        shown_tree(&tree).map_err(|e| during(e, words()))?;
         trees.push((tree, [SHOWN, 0]));
     }
     for (_, source) in plan.kernel.iter().flat_map(|kernel| &kernel.written) {
@@ -195,6 +196,18 @@ fn open_trees(plan: &Plan, users: &OwnedFd, views: &Views) -> io::Result<Vec<(Ow
         trees.push((tree, [SHOWN, 0]));
     }
     Ok(trees)
+}
+
+/// A program or its files; or the one device, which is of no use where devices are not.
+fn shown_tree(tree: &OwnedFd) -> io::Result<()> {
+    let stat = fd::fstat(tree)?;
+    if stat.st_mode & libc::S_IFMT != libc::S_IFCHR {
+        return own_layer(tree, None).map(drop);
+    }
+    if stat.st_rdev != KVM {
+        return Err(refuse(libc::EPERM, "a device other than /dev/kvm is shown to nobody"));
+    }
+    mount::set_attributes(tree, mount::ATTR_NOSUID | mount::ATTR_NOEXEC, None)
 }
 
 /// What lies below an overlay: what earlier disks hold of it, then the layer's own directories.

@@ -21,6 +21,8 @@ const LINKS: &[(&str, &str)] = &[
 
 /// Any setting of the kernel's that root may write.
 const A_SETTING: &str = "/proc/sys/net/ipv4/ip_unprivileged_port_start";
+/// The one device that a kernel of its own may be shown.
+pub const KVM: libc::dev_t = libc::makedev(10, 232);
 
 pub fn build(configuration: &Configuration) -> io::Result<()> {
     mount::make_slave()?;
@@ -38,6 +40,7 @@ pub fn build(configuration: &Configuration) -> io::Result<()> {
     for (name, major, minor) in DEVICES {
         device(at, name, *major, *minor).map_err(|e| during(e, format!("/dev/{name}")))?;
     }
+    processor(at).map_err(|e| during(e, "/dev/kvm"))?;
     for (target, name) in LINKS {
         mount::symlinkat(target.as_bytes(), at, name.as_bytes())?;
     }
@@ -76,6 +79,26 @@ fn device(at: i32, name: &str, major: u32, minor: u32) -> io::Result<()> {
     }
     let point = fd::openat(at, &path, libc::O_CREAT | libc::O_RDONLY, 0o666)?;
     mount::attach(&mount::open_tree(libc::AT_FDCWD, format!("/dev/{name}").as_bytes())?, &point)
+}
+
+/// Where machines find the processor's own help, beside the devices and not among them: no sandbox is
+/// shown it, a machine only where its plan says so. A host without has an empty file there.
+fn processor(at: i32) -> io::Result<()> {
+    let number = match fd::open("/dev/kvm", libc::O_PATH, 0).and_then(|host| fd::fstat(&host)) {
+        Ok(stat) if stat.st_mode & libc::S_IFMT == libc::S_IFCHR => stat.st_rdev,
+        _ => 0,
+    };
+    if number == KVM {
+        match mount::make_device(at, b"kvm", 0o666, number) {
+            Err(error) if error.raw_os_error() == Some(libc::EPERM) => {}
+            other => return other,
+        }
+    }
+    let point = fd::openat(at, "kvm", libc::O_CREAT | libc::O_RDONLY, 0o400)?;
+    if number == KVM {
+        mount::attach(&mount::open_tree(libc::AT_FDCWD, b"/dev/kvm")?, &point)?;
+    }
+    Ok(())
 }
 
 /// Something to mask with: mounted read-only here, once, for all the copies made of it.

@@ -8,11 +8,10 @@ from collections.abc import AsyncIterator
 from cloister.doctor.finding import Finding, missing, ok
 from cloister.errors import CloisterError
 from cloister.node import Node
-from cloister.policy import DirectoryRoot, Policy, RuntimeFacts, RuntimeName
+from cloister.policy import Policy, RuntimeFacts, RuntimeName
 from cloister.sandbox import Sandbox
 
 _START_S = 90.0
-_LEAST_MEMORY = "64MiB"
 # (module (func (export "_start")))
 _NOTHING = bytes.fromhex("0061736d0100000001040160000003020100070a01065f737461727400000a040102000b")
 
@@ -34,7 +33,9 @@ async def _look_at(facts: RuntimeFacts, policy: Policy) -> Finding:
     wanted, command = policy.replace(runtime=facts.name), ["/bin/true"]
     try:
         if facts.name == RuntimeName.MICROVM:
-            wanted, command = _smallest(wanted)
+            from cloister.runtime.microvm.smallest import COMMAND, smallest_policy
+
+            wanted, command = smallest_policy(wanted), COMMAND
         async with asyncio.timeout(_START_S), Sandbox(wanted, label="cloister doctor") as sandbox:
             if sandbox.runs_modules:
                 (await sandbox.run_module(_NOTHING)).check()
@@ -45,19 +46,12 @@ async def _look_at(facts: RuntimeFacts, policy: Policy) -> Finding:
         return missing(name, f"it did not stand within {_START_S:.0f} s", _fix(facts))
     except CloisterError as error:
         return missing(name, f"{error}", _fix(facts))
+    kvm = found.get("kvm")
     words = [found.get("wall_version"), found.get("wall_platform"), found.get("kernel")]
+    if kvm is not None and found.get("wall_platform") != "kvm":
+        words.append(f"KVM: {kvm}")
     told = ", ".join(word for word in words if word)
     return ok(name, f'for trust = "{facts.strength.value}": {told}' if told else "it stands")
-
-
-def _smallest(policy: Policy) -> tuple[Policy, list[str]]:
-    """A machine that stands on one program: a disk of all of this host's takes minutes to make."""
-    from cloister.runtime.microvm.images import smallest_root
-    from cloister.runtime.namespace.runtime import cell_binary
-
-    root = smallest_root(cell_binary())
-    limits = policy.limits.replace(memory=_LEAST_MEMORY)
-    return policy.replace(root=DirectoryRoot(str(root)), limits=limits), ["/bin/cell", "steps"]
 
 
 def _fix(facts: RuntimeFacts) -> str:

@@ -67,26 +67,35 @@ class BootedMachines:
     ) -> Template:
         found = await asyncio.to_thread(template.saved_template, name)
         if found is None:
-            await self._boot(name, plan, shape, layers)
+            await self.boot(name, plan, shape, layers)
             found = await asyncio.to_thread(template.saved_template, name)
         if found is None:
             raise LaunchFailed("the machine that was saved is gone; try again", step="kernel")
         return found
 
-    async def _boot(
-        self, name: str, plan: MachinePlan, shape: Shape, layers: Sequence[Path]
+    async def boot(
+        self,
+        name: str,
+        plan: MachinePlan,
+        shape: Shape,
+        layers: Sequence[Path],
+        within_s: float = _BOOT_S,
+        *,
+        own_ids: bool = False,
     ) -> None:
-        """Boot a machine up to where it asks whose it is, and save it there."""
+        """Boot a machine up to where it asks whose it is, and save it there.
+
+        `own_ids` are those of the plan, which is then nobody else's.
+        """
         kernel, cell = _kernel(), Path(os.path.realpath(cell_binary()))
         if plan.kernel is None:
             raise LaunchFailed("the plan is not of a machine", step="kernel")
         ticks_khz = await asyncio.to_thread(template.measured_ticks_khz, cell)
-        directory = dict(plan.kernel.shown)["qemu"]
-        outer = self._launching.another(plan)
+        outer = plan if own_ids else self._launching.another(plan)
         if outer is None:
             raise LaunchFailed("there are no ids left for a machine that boots", step="ids")
         wanted = dataclasses.replace(
-            outer, kernel=booting(shape, directory, str(cell), ticks_khz), drill=None
+            outer, kernel=booting(shape, plan.kernel.shown, ticks_khz), drill=None
         )
         empty = await asyncio.to_thread(empty_disk, shape)
         with ExitStack() as held:
@@ -107,7 +116,7 @@ class BootedMachines:
                 lambda plan, posture: None,
                 (memory, image, first, *disks),
                 template.configuration_letter(),
-                _BOOT_S,
+                within_s,
                 _at_once,
             )
             try:

@@ -8,15 +8,13 @@ from pathlib import Path
 
 from cloister.errors import LaunchFailed
 from cloister.runtime.microvm.desk import Desk
-from cloister.runtime.microvm.machine import Shape
+from cloister.runtime.microvm.machine import KVM, TCG, Shape
 from cloister.runtime.microvm.monitor import Monitor
 from cloister.runtime.microvm.program import find_qemu
 from cloister.runtime.namespace import NamespaceRuntime
 from cloister.runtime.namespace.guest import NamespaceGuest
 from cloister.runtime.plan import Plan
 from cloister.runtime.way_out import WayOut
-
-_PLATFORM = "tcg"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,10 +63,11 @@ class MicrovmGuest(NamespaceGuest):
         return False
 
 
-def facts_outside(guest: MicrovmGuest, kernel: str) -> dict[str, str]:
-    """Return what the host's kernel says of QEMU: it must be filtered."""
-    qemu = find_qemu()
-    facts = {"wall_version": f"QEMU {qemu.version}", "wall_platform": _PLATFORM, "kernel": kernel}
+async def facts_outside(guest: MicrovmGuest, kernel: str, kvm: str) -> dict[str, str]:
+    """Return what QEMU and the host's kernel say of it: how it runs, and that it is filtered."""
+    platform = await _platform(guest)
+    facts = {"wall_version": f"QEMU {find_qemu().version}", "wall_platform": platform}
+    facts |= {"kernel": kernel, "kvm": kvm}
     status = Path(f"/proc/{guest.pid}/status").read_text()
     lines = (line.partition(":") for line in status.splitlines())
     facts["machine_seccomp"] = next((v.strip() for k, _, v in lines if k == "Seccomp"), "")
@@ -79,6 +78,21 @@ def facts_outside(guest: MicrovmGuest, kernel: str) -> dict[str, str]:
             step="posture",
         )
     return facts
+
+
+async def _platform(guest: MicrovmGuest) -> str:
+    shape = guest.plan.shape if isinstance(guest.plan, MachinePlan) else None
+    if guest.monitor is None or shape is None:
+        raise LaunchFailed("the machine came without a monitor", step="kernel")
+    said = await guest.monitor.ask("query-kvm")
+    found = KVM if isinstance(said, dict) and said.get("enabled") is True else TCG
+    if found != shape.accelerator:
+        raise LaunchFailed(
+            f"posture differs from the plan: wall_platform is {found!r}, planned "
+            f"{shape.accelerator!r}; the sandbox was ended before anything ran",
+            step="posture",
+        )
+    return found
 
 
 async def end_machine(launching: NamespaceRuntime, guest: MicrovmGuest) -> None:

@@ -24,7 +24,14 @@ _ALIGNED = 2 * _MIB
 # Nothing nested; and four levels of pages, for with five and without the first the kernel of the
 # machine cannot read its own names (QEMU 7.2, Linux 6.1).
 _PROCESSOR = "max,la57=off,svm=off"
+_HOST_PROCESSOR = "host,vmx=off,svm=off"
 _DENIED = "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny"
+
+
+# Emulated, or with the processor's own help.
+TCG, KVM = "tcg", "kvm"
+# In QEMU's own root; the name is built into it.
+KVM_DEVICE = "dev/kvm"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,12 +47,22 @@ class Shape:
     is_kept: bool = False
     # Disks of directories that are shown, each of one size.
     shown: int = 0
+    accelerator: str = TCG
 
     @property
     def ram_bytes(self) -> int:
         """The memory of the machine: the sandbox's and its kernel's."""
         wanted = self.memory_bytes + _KERNEL_BYTES + self.memory_bytes // _KERNEL_SHARE
         return -(-wanted // _ALIGNED) * _ALIGNED
+
+
+Shown = tuple[tuple[str, str], ...]
+
+
+def shown_to(shape: Shape, directory: str, cell: str, kvm: str) -> Shown:
+    """Return what QEMU sees of the host: itself, the launcher, and the device where it is used."""
+    device = ((KVM_DEVICE, kvm),) if shape.accelerator == KVM else ()
+    return (("qemu", directory), ("cell", cell), *device)
 
 
 def empty_memory(shape: Shape) -> int:
@@ -55,17 +72,17 @@ def empty_memory(shape: Shape) -> int:
     return memory
 
 
-def restored(shape: Shape, directory: str, cell: str, *, share: str = "off") -> Kernel:
+def restored(shape: Shape, shown: Shown, *, share: str = "off") -> Kernel:
     """Return the program of a machine that goes on from one that has booted.
 
     It is given: monitor, desk, memory, state, the layers, the scratch disk, those shown. Memory
     that is shared (`share` is "on") becomes what the file holds.
     """
     words = ["-incoming", "defer"]
-    return _kernel(shape, 4, words, directory, cell, share=share)
+    return _kernel(shape, 4, words, shown, share=share)
 
 
-def booting(shape: Shape, directory: str, cell: str, ticks_khz: int) -> Kernel:
+def booting(shape: Shape, shown: Shown, ticks_khz: int) -> Kernel:
     """Return the program of a machine that boots.
 
     It is given: monitor, desk, memory, kernel, first root, the layers, the scratch disk, those
@@ -73,7 +90,7 @@ def booting(shape: Shape, directory: str, cell: str, ticks_khz: int) -> Kernel:
     """
     words = ["-kernel", f"/proc/self/fd/{_FIRST + 3}", "-initrd", f"/proc/self/fd/{_FIRST + 4}"]
     words += ["-append", _command_line(shape, ticks_khz)]
-    return _kernel(shape, 5, words, directory, cell, share="on")
+    return _kernel(shape, 5, words, shown, share="on")
 
 
 def _command_line(shape: Shape, ticks_khz: int) -> str:
@@ -81,17 +98,9 @@ def _command_line(shape: Shape, ticks_khz: int) -> str:
         "console=ttyS0",
         "loglevel=3",
         "panic=-1",
-        # This machine has no clock to measure the processor's counter with.
-        f"tsc_early_khz={ticks_khz}",
-        "tsc=reliable",
-        "no_timer_check",
-        # The processor is emulated: what these are against does not happen in it.
-        "mitigations=off",
+        *([] if shape.accelerator == KVM else _emulated(ticks_khz)),
         "init_on_alloc=0",
         "edd=off",
-        # QEMU keeps what it has translated by address: with every program at another one each time
-        # nearly all of it would be translated again at each start, and kept again.
-        "norandmaps",
         "rdinit=/cell",
         "--",
         "machine",
@@ -102,8 +111,22 @@ def _command_line(shape: Shape, ticks_khz: int) -> str:
     return " ".join(words)
 
 
+def _emulated(ticks_khz: int) -> list[str]:
+    return [
+        # This machine has no clock to measure the processor's counter with.
+        f"tsc_early_khz={ticks_khz}",
+        "tsc=reliable",
+        "no_timer_check",
+        # The processor is emulated: what these are against does not happen in it.
+        "mitigations=off",
+        # QEMU keeps what it has translated by address: with every program at another one each time
+        # nearly all of it would be translated again at each start, and kept again.
+        "norandmaps",
+    ]
+
+
 def _kernel(
-    shape: Shape, before_disks: int, words: list[str], directory: str, cell: str, *, share: str
+    shape: Shape, before_disks: int, words: list[str], shown: Shown, *, share: str
 ) -> Kernel:
     count = before_disks + shape.layers + 1 + shape.shown
     log = _FIRST + count
@@ -113,7 +136,10 @@ def _kernel(
     argv += ["-no-reboot", "-sandbox", _DENIED]
     # What is saved are the devices alone, without a word about the machine.
     argv += ["-global", "migration.send-configuration=off"]
-    argv += ["-accel", f"tcg,tb-size={TRANSLATION_BYTES // _MIB}", "-cpu", _PROCESSOR]
+    if shape.accelerator == KVM:
+        argv += ["-accel", "kvm", "-cpu", _HOST_PROCESSOR]
+    else:
+        argv += ["-accel", f"tcg,tb-size={TRANSLATION_BYTES // _MIB}", "-cpu", _PROCESSOR]
     argv += ["-smp", str(shape.processors), "-m", f"{shape.ram_bytes // _MIB}M"]
     argv += [
         "-machine",
@@ -147,7 +173,7 @@ def _kernel(
         argv += ["-device", f"virtio-blk-device,drive=disk{index}"]
     return Kernel(
         argv=(*argv, *words),
-        shown=(("qemu", directory), ("cell", cell)),
+        shown=shown,
         made=(),
         capabilities=0,
     )

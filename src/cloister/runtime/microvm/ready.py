@@ -111,8 +111,7 @@ class ReadyMachines:
             raise LaunchFailed("there are no ids left for a machine to be saved", step="ids")
         if plan.kernel is None or plan.shape is None or inside is None:
             raise RequestError("this plan belongs to another runtime")
-        shown = dict(plan.kernel.shown)
-        kernel = restored(plan.shape, shown["qemu"], shown["cell"], share="on")
+        kernel = restored(plan.shape, plan.kernel.shown, share="on")
 
         def require(_: Plan, posture: Posture) -> None:
             require_posture(inside, posture)

@@ -11,12 +11,13 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from cloister.errors import CloisterError, RequestError
-from cloister.model import SandboxId
+from cloister.model import SandboxId, new_sandbox_id
 from cloister.policy import STRENGTHS, HostRoot, Policy, RuntimeFacts
 from cloister.runtime.base import Guest, Posture
 from cloister.runtime.ground import BARE, Ground
 from cloister.runtime.memory import Memory, Renewal
 from cloister.runtime.microvm import images, template
+from cloister.runtime.microvm.accelerator import PROOF_S, Accelerator, Accelerators
 from cloister.runtime.microvm.booted import BootedMachines, empty_disk
 from cloister.runtime.microvm.desk import Desk
 from cloister.runtime.microvm.given import (
@@ -29,13 +30,19 @@ from cloister.runtime.microvm.guest import MachinePlan, MicrovmGuest, end_machin
 from cloister.runtime.microvm.held import hold
 from cloister.runtime.microvm.inside import plan_inside
 from cloister.runtime.microvm.launch import launch_machine
-from cloister.runtime.microvm.machine import Shape, restored
+from cloister.runtime.microvm.machine import KVM, TCG, Shape, restored, shown_to
 from cloister.runtime.microvm.monitor import Monitor
 from cloister.runtime.microvm.program import find_qemu, qemu_files, why_not
 from cloister.runtime.microvm.ready import ReadyMachines
-from cloister.runtime.microvm.saving import checkpoint, hold_still, settle_disk
+from cloister.runtime.microvm.saving import (
+    checkpoint,
+    hold_still,
+    require_same_accelerator,
+    settle_disk,
+)
 from cloister.runtime.microvm.settled import SettledMemories
 from cloister.runtime.microvm.shown import shown_disk
+from cloister.runtime.microvm.smallest import smallest_policy
 from cloister.runtime.microvm.stored import disk_of_memory, disk_to_begin
 from cloister.runtime.microvm.wanted import (
     outer_policy,
@@ -64,6 +71,8 @@ class MicrovmRuntime:
         self._booted = BootedMachines(launching)
         self._ready = ReadyMachines(launching)
         self._settled = SettledMemories()
+        self._accelerators = Accelerators(self._prove_kvm)
+        self._accelerator = Accelerator(TCG, "not tried yet")
         self._host_images: dict[str | None, Path] = {}
 
     def facts(self) -> RuntimeFacts:
@@ -73,9 +82,10 @@ class MicrovmRuntime:
         return RuntimeFacts(self.name, strength, 3, missing is None, missing, own_kernel=True)
 
     async def prepare(self) -> None:
-        """Start the launcher, and find out which QEMU there is."""
+        """Start the launcher, and find out which QEMU there is and how it runs here."""
         await self._launching.prepare()
         await asyncio.to_thread(lambda: qemu_files(find_qemu()))
+        self._accelerator = await self._accelerators.choose()
 
     def record_path(self, id: SandboxId) -> Path:
         """Return where a line about a sandbox of ours goes."""
@@ -87,6 +97,9 @@ class MicrovmRuntime:
 
     def plan(self, id: SandboxId, policy: Policy, ground: Ground = BARE) -> Plan:
         """Return what both launchers will be told, the host's and the machine's."""
+        return self._plan(id, policy, ground, self._accelerator.name)
+
+    def _plan(self, id: SandboxId, policy: Policy, ground: Ground, accelerator: str) -> MachinePlan:
         require_enough(policy, ground)
         disk = ground.disk
         stored = () if disk is None else (disk.path, *disk.sealed)
@@ -95,9 +108,11 @@ class MicrovmRuntime:
         exact = not isinstance(policy.root, HostRoot)
         layers = tuple((source, exact) for source in sources)
         shape = shape_of(policy, len(layers), stored)
+        shape = dataclasses.replace(shape, accelerator=accelerator)
         outer = self._launching.plan(id, outer_policy(policy, shape))
         files, cell = str(qemu_files(find_qemu())), os.path.realpath(cell_binary())
-        kernel = restored(shape, files, cell)
+        kvm = self._launching.launcher_path("kvm")
+        kernel = restored(shape, shown_to(shape, files, cell, kvm))
         # Not read there, but part of what was promised: the digest is of both plans.
         kernel = dataclasses.replace(kernel, made=(("plan", inside.encoded),))
         room = outer_room(outer, shape, egress=inside.room.egress)
@@ -112,6 +127,16 @@ class MicrovmRuntime:
             given=given,
             shown=tuple(os.path.abspath(mount.source) for mount in shown_of(policy)),
         )
+
+    async def _prove_kvm(self) -> None:
+        """Boot the smallest machine with KVM, behind the same wall as any other."""
+        policy = smallest_policy(Policy())
+        plan = self._plan(new_sandbox_id(), policy, BARE, KVM)
+        if plan.shape is None:
+            raise RequestError("this plan belongs to another runtime")
+        layers = await asyncio.to_thread(self._images, plan.layers)
+        name = self._booted.name(plan, plan.shape, layers)
+        await self._booted.boot(name, plan, plan.shape, layers, PROOF_S, own_ids=True)
 
     async def start(
         self, id: SandboxId, plan: Plan, on_lost: Callable[[CloisterError], None]
@@ -164,6 +189,7 @@ class MicrovmRuntime:
                     # Its guest goes on as another, in which no program knows of the one before.
                     goes_on = Memory(Path(), made.first_id, renewal=Renewal(0, ""))
             else:
+                require_same_accelerator(memory.files, shape)
                 first = hold(held, await self._settled.of(shape, memory.files))
                 if memory.renewal is None:
                     # It goes on in its own place: nobody else does from there.
@@ -191,7 +217,8 @@ class MicrovmRuntime:
             if plan.stored:
                 guest.began_from = os.dup(first)
         try:
-            guest.posture = Posture({**guest.posture.facts, **facts_outside(guest, made.kernel)})
+            facts = await facts_outside(guest, made.kernel, self._accelerator.kvm)
+            guest.posture = Posture({**guest.posture.facts, **facts})
         except BaseException:
             await asyncio.shield(self.destroy(guest))
             raise

@@ -17,6 +17,7 @@ from cloister.errors import (
 from cloister.runtime.memory import Memory
 from cloister.runtime.microvm import template
 from cloister.runtime.microvm.guest import MachinePlan, MicrovmGuest
+from cloister.runtime.microvm.machine import Shape
 from cloister.runtime.microvm.pages import write_pages
 from cloister.runtime.namespace import NamespaceRuntime
 
@@ -43,6 +44,7 @@ async def checkpoint(launching: NamespaceRuntime, guest: MicrovmGuest, files: Pa
         await guest.desk.freeze(True)
         with open(files / "state", "xb") as state:
             await template.save(guest.monitor, state.fileno())
+        (files / "accelerator").write_text(guest.posture.facts["wall_platform"])
         await asyncio.to_thread(write_pages, guest.pid, guest.began_from, files / "memory")
     except BaseException:
         shutil.rmtree(files, ignore_errors=True)
@@ -59,6 +61,16 @@ async def checkpoint(launching: NamespaceRuntime, guest: MicrovmGuest, files: Pa
         raise
     guest.link_stays = True
     return Memory(files, guest.link.new_id(), link=guest.link)
+
+
+def require_same_accelerator(files: Path, shape: Shape) -> None:
+    """Refuse to go on with another processor than the one that was saved."""
+    saved = (files / "accelerator").read_text()
+    if saved != shape.accelerator:
+        raise Unsupported(
+            f"the machine was saved under {saved} and would go on under {shape.accelerator}; set "
+            f"CLOISTER_MICROVM_ACCEL={saved}"
+        )
 
 
 async def hold_still(guest: MicrovmGuest, still: bool) -> None:

@@ -60,6 +60,12 @@ class NamespaceRuntime:
             raise RequestError("prepare() comes before record_path()")
         return self._instance.base / f"{self._instance.name}.{id}.json"
 
+    def launcher_path(self, name: str) -> str:
+        """Return how a plan names what the launcher has made for all."""
+        if self._instance is None:
+            raise RequestError("prepare() comes before launcher_path()")
+        return str(self._instance.directory / name)
+
     def memory_place(self, id: str) -> Path:
         """Return a directory for memory of a sandbox, swept with everything else of ours."""
         if self._instance is None:
