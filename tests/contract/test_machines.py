@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import shutil
 import signal
 import time
 from collections.abc import AsyncIterator
@@ -13,9 +14,13 @@ from pathlib import Path
 import pytest
 
 from cloister import GuestGone, Limits, Mount, Policy, Reason, RequestError, Sandbox, Unsupported
+from cloister.node import Node
 from cloister.policy import DirectoryRoot
 from cloister.runtime.microvm import MicrovmRuntime, accelerator
+from cloister.runtime.microvm.images import smallest_root
+from cloister.runtime.microvm.smallest import COMMAND, smallest_policy
 from cloister.runtime.namespace import NamespaceRuntime
+from cloister.runtime.namespace.runtime import cell_binary
 
 from .machine_root import PLACE, machine_root
 
@@ -127,6 +132,35 @@ async def test_a_machine_that_hangs_with_kvm_is_ended_in_time_and_others_are_emu
     finally:
         await runtime.close()
         await launching.close()
+
+
+async def test_the_next_machine_is_begun_ahead_and_not_given_where_its_files_have_changed(
+    tmp_path: Path,
+) -> None:
+    root = tmp_path / "root"
+    shutil.copytree(smallest_root(cell_binary()), root)
+    policy = smallest_policy(Policy(runtime="microvm")).replace(root=DirectoryRoot(str(root)))
+    runtime = Node.current()._runtimes["microvm"]
+    assert isinstance(runtime, MicrovmRuntime)
+
+    async def begun_ahead() -> int:
+        for _ in range(2):
+            async with Sandbox(policy):
+                pass
+        await runtime.fill_spare()
+        assert runtime._spare._launching is not None
+        return (await runtime._spare._launching).pid
+
+    ahead = await begun_ahead()
+    async with Sandbox(policy) as sandbox:
+        assert sandbox._running().pid == ahead
+        assert (await sandbox.run(COMMAND)).ok
+    ahead = await begun_ahead()
+    (root / "new").write_text("of now")
+    async with Sandbox(policy) as sandbox:
+        assert sandbox._running().pid != ahead
+        assert await sandbox.files.read("/new") == b"of now"
+    await runtime.end_spare()
 
 
 async def test_qemu_that_dies_takes_the_sandbox_with_it_and_nothing_else() -> None:

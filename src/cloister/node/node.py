@@ -55,6 +55,10 @@ _ABSENT = tuple(
 _nodes: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Node] = weakref.WeakKeyDictionary()
 
 
+# The walls of which the next sandbox may be begun before anybody asks for it.
+_BEGINS_AHEAD = (NamespaceRuntime, GvisorRuntime, MicrovmRuntime)
+
+
 class Node:
     """The supervisor of the sandboxes of one event loop."""
 
@@ -128,7 +132,9 @@ class Node:
         try:
             if provisions is not None:
                 ground = self._show(runtime.record_path(id), id, policy, ground, provisions)
-            if amend is not None and isinstance(runtime, NamespaceRuntime | GvisorRuntime):
+            if amend is not None and isinstance(
+                runtime, NamespaceRuntime | GvisorRuntime | MicrovmRuntime
+            ):
                 # What was begun ahead has a plan that cannot be changed any more.
                 await runtime.end_spare()
             require_no_machine(ground, runtime.name)
@@ -283,14 +289,14 @@ class Node:
     async def fill_spares(self) -> None:
         """Have what is to be in stock for whoever comes next; return when it is there."""
         for runtime in self._runtimes.values():
-            if isinstance(runtime, NamespaceRuntime | GvisorRuntime):
+            if isinstance(runtime, _BEGINS_AHEAD):
                 await runtime.fill_spare()
         await self.ahead.fill()
 
     async def end_spares(self) -> None:
         """Have no sandbox in stock for whoever comes next; return when there is none."""
         for runtime in self._runtimes.values():
-            if isinstance(runtime, NamespaceRuntime | GvisorRuntime):
+            if isinstance(runtime, _BEGINS_AHEAD):
                 await runtime.end_spare()
         await self.ahead.end()
 

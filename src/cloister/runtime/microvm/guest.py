@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 from cloister.errors import LaunchFailed
@@ -47,6 +48,8 @@ class MicrovmGuest(NamespaceGuest):
     way_out: WayOut | None = None
     # What its memory was at first, where it may be saved.
     began_from: int | None = None
+    # The disks that it was given to read.
+    disks: Sequence[Path] = ()
 
     def close(self) -> None:
         """Let go of what its runtime holds for it beside its link."""

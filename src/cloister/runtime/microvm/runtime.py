@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from cloister.errors import CloisterError, RequestError
+from cloister.errors import CloisterError, LaunchFailed, RequestError
 from cloister.model import SandboxId, new_sandbox_id
 from cloister.policy import STRENGTHS, HostRoot, Policy, RuntimeFacts
 from cloister.runtime.base import Guest, Posture
@@ -52,13 +52,17 @@ from cloister.runtime.microvm.wanted import (
     shown_of,
 )
 from cloister.runtime.namespace import NamespaceRuntime
+from cloister.runtime.namespace.guest import NamespaceGuest
 from cloister.runtime.namespace.posture import require_posture
 from cloister.runtime.namespace.runtime import cell_binary
-from cloister.runtime.plan import Plan
+from cloister.runtime.namespace.spare import AFTER_START_S, Spare
+from cloister.runtime.plan import Plan, Room
 
 # A machine boots once for each shape; on a busy host an emulated one takes its time.
 _BOOT_S = 180.0
 _GREETING_S = 60.0
+# Policies whose plans are remembered.
+_ROOMS = 64
 
 
 class MicrovmRuntime:
@@ -73,6 +77,11 @@ class MicrovmRuntime:
         self._settled = SettledMemories()
         self._accelerators = Accelerators(self._prove_kvm)
         self._accelerator = Accelerator(TCG, "not tried yet")
+        # The part of a plan that machines of one policy share, by which a spare is known.
+        self._rooms: dict[Policy, Room] = {}
+        self._spare = Spare(
+            self._launch_spare, self._end_spare, launching.another, over_streams=True
+        )
         self._host_images: dict[str | None, Path] = {}
 
     def facts(self) -> RuntimeFacts:
@@ -96,8 +105,23 @@ class MicrovmRuntime:
         return with_way_out(ground, policy)
 
     def plan(self, id: SandboxId, policy: Policy, ground: Ground = BARE) -> Plan:
-        """Return what both launchers will be told, the host's and the machine's."""
-        return self._plan(id, policy, ground, self._accelerator.name)
+        """Return what both launchers will be told, the host's and the machine's.
+
+        A spare is had by the start that follows at once, and by no other.
+        """
+        room = self._rooms.get(policy)
+        if room is not None and ground == BARE:
+            spare = self._spare.plan_for(room)
+            if spare is not None:
+                return spare
+        plan = self._plan(id, policy, ground, self._accelerator.name)
+        if ground != BARE or _is_opened_anew(plan):
+            return plan
+        if room is None or room != plan.room:
+            if len(self._rooms) >= _ROOMS:
+                self._rooms.clear()
+            room = self._rooms[policy] = plan.room
+        return dataclasses.replace(plan, room=room)
 
     def _plan(self, id: SandboxId, policy: Policy, ground: Ground, accelerator: str) -> MachinePlan:
         require_enough(policy, ground)
@@ -142,6 +166,40 @@ class MicrovmRuntime:
         self, id: SandboxId, plan: Plan, on_lost: Callable[[CloisterError], None]
     ) -> Guest:
         """Build the wall; nothing has run inside when this returns or raises."""
+        self._spare.begin()
+        try:
+            spare = self._spare.take(plan)
+            if spare is None:
+                guest = await self._go_on(id, plan, on_lost, None)
+            else:
+                guest = await self._current(id, await spare, on_lost)
+            if isinstance(plan, MachinePlan) and not _is_opened_anew(plan):
+                self._spare.started(plan)
+            return guest
+        finally:
+            self._spare.over(AFTER_START_S)
+
+    async def _launch_spare(self, plan: Plan) -> MicrovmGuest:
+        return await self._go_on(new_sandbox_id(), plan, lambda error: self._spare.lost(plan), None)
+
+    async def _end_spare(self, guest: NamespaceGuest) -> None:
+        if isinstance(guest, MicrovmGuest):
+            await end_machine(self._launching, guest)
+
+    async def _current(
+        self, id: SandboxId, guest: NamespaceGuest, on_lost: Callable[[CloisterError], None]
+    ) -> MicrovmGuest:
+        """Return the spare, or another where its disks are no longer what they would be made of."""
+        if not isinstance(guest, MicrovmGuest) or not isinstance(guest.plan, MachinePlan):
+            raise RequestError("this guest belongs to another runtime")
+        layers = await asyncio.to_thread(self._images, guest.plan.layers)
+        if layers == guest.disks:
+            self._launching.hand_over(guest, id, on_lost)
+            return guest
+        plan = self._launching.another(guest.plan)
+        await end_machine(self._launching, guest)
+        if plan is None:
+            raise LaunchFailed("there are no ids left for another machine", step="ids")
         return await self._go_on(id, plan, on_lost, None)
 
     async def _go_on(
@@ -214,6 +272,7 @@ class MicrovmRuntime:
                 goes_on,
                 leads_out=True,
             )
+            guest.disks = layers
             if plan.stored:
                 guest.began_from = os.dup(first)
         try:
@@ -277,8 +336,12 @@ class MicrovmRuntime:
         """End it by the kernel's means: QEMU is in one process namespace."""
         if not isinstance(guest, MicrovmGuest):
             raise RequestError("this guest belongs to another runtime")
-        await settle_disk(guest)
-        await end_machine(self._launching, guest)
+        self._spare.begin()
+        try:
+            await settle_disk(guest)
+            await end_machine(self._launching, guest)
+        finally:
+            self._spare.over()
 
     async def pause(self, guest: Guest, paused: bool) -> None:
         """Stop or continue the machine as a whole; a disk of the store is whole meanwhile."""
@@ -291,11 +354,25 @@ class MicrovmRuntime:
             await self._launching.pause(guest, False)
             await hold_still(guest, False)
 
+    async def fill_spare(self) -> None:
+        """Have what is to be in stock; return when it is there."""
+        await self._spare.fill()
+
+    async def end_spare(self) -> None:
+        """Have no sandbox in stock; return when there is none."""
+        await self._spare.end()
+
     async def close(self) -> None:
         """Let go of the machines that were saved; the rest the launcher's runtime holds."""
+        await self._spare.end()
         await self._ready.close()
         await self._booted.close()
         await self._settled.close()
 
     def abandon(self) -> None:
         """Nothing is held here that the launcher's runtime does not hold."""
+
+
+def _is_opened_anew(plan: MachinePlan) -> bool:
+    """Whether a machine is given something of the moment it starts at, and so is not begun ahead."""
+    return bool(plan.stored or plan.given or plan.shown)
