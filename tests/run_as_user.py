@@ -81,6 +81,9 @@ def copy_checkout(place: Path) -> None:
     for folder in ("src", "tests"):
         shutil.copytree(ROOT / folder, place / folder, ignore=ignore)
     shutil.copy(ROOT / "pyproject.toml", place)
+    kernel = ROOT / ".venv" / "state" / "microvm" / "kernel"
+    if kernel.is_dir():
+        shutil.copytree(kernel, place / "kernel", symlinks=True, copy_function=link_or_copy)
     packages = sysconfig.get_path("purelib")
     left_out = shutil.ignore_patterns(*LEFT_OUT)
     shutil.copytree(packages, place / "packages", ignore=left_out, copy_function=link_or_copy)
@@ -106,6 +109,8 @@ def run(user: pwd.struct_passwd, place: Path, private: Path, pytest_arguments: l
         "PYTHONDONTWRITEBYTECODE": "1",
         "PYTEST_ADDOPTS": os.environ.get("PYTEST_ADDOPTS", "-p no:cacheprovider"),
     }
+    if (place / "kernel").is_dir():
+        environment["CLOISTER_MICROVM_KERNEL"] = str(place / "kernel")
     python = readable_python(become)
     basetemp = f"--basetemp={private / 'tests'}"
     command = [*become, python, "-m", "pytest", basetemp, *pytest_arguments]

@@ -19,6 +19,7 @@ from cloister import Sandbox
 from cloister.node import Node, list_records
 from cloister.policy import DirectoryRoot
 from cloister.runtime.gvisor.program import candidates
+from cloister.runtime.microvm.program import why_not
 from cloister.runtime.namespace.ids import find_sub_ids
 from cloister.runtime.namespace.instance import runtime_directory
 from cloister.runtime.namespace.layout import find_layout
@@ -49,7 +50,14 @@ OF_THE_HOST = {
 }
 # Of these modules all: what is recorded, and what is launched ahead, is on the server's disk and in
 # its process; a wall's own programs are its host's.
-MODULES_OF_THE_HOST = ("hostile_machines", "ledger", "machines", "spares", "walls")
+MODULES_OF_THE_HOST = (
+    "hostile_machines",
+    "ledger",
+    "machines",
+    "machines_of_users",
+    "spares",
+    "walls",
+)
 
 
 # What of the contract needs no programs inside, or not always.
@@ -89,6 +97,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             continue
         parameters = getattr(getattr(item, "callspec", None), "params", {})
         if item.path.stem in ("test_machines", "test_hostile_machines") and not has_microvm():
+            absent.append(item)
+            continue
+        if item.path.stem == "test_machines_of_users" and (why_not() or os.geteuid() == 0):
             absent.append(item)
             continue
         if item.path.stem == "test_ungrouped" and find_layout().directories():

@@ -374,5 +374,5 @@ class MicrovmRuntime:
 
 
 def _is_opened_anew(plan: MachinePlan) -> bool:
-    """Whether a machine is given something of the moment it starts at, and so is not begun ahead."""
+    """Whether a machine is given something of the moment it starts at: none is begun ahead."""
     return bool(plan.stored or plan.given or plan.shown)
