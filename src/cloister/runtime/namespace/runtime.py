@@ -34,8 +34,6 @@ from cloister.wire import Hello, Link
 _GREETING_S = 10.0
 # Policies whose plans are remembered.
 _ROOMS = 64
-
-
 GuestKind = TypeVar("GuestKind", bound=NamespaceGuest)
 
 
