@@ -1,7 +1,13 @@
 #!/usr/bin/env bash
-# Long runs: whatever a sandbox leaves behind shows itself after thousands of them.
+# Long runs: whatever a sandbox leaves behind shows itself after thousands of them; and all that is
+# asked of disks and of the way out, asked again behind gVisor where there is one.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
-.venv/bin/python -m pytest -m soak --timeout=3600 tests "$@"
+python=.venv/bin/python
+"$python" -m pytest -m soak --timeout=3600 tests "$@"
+if [ "$#" -eq 0 ] && command -v runsc >/dev/null; then
+    EGRESS_WALL=gvisor "$python" -m pytest -q tests/egress
+    STATE_WALL=gvisor "$python" -m pytest -q tests/state
+fi
 # The whole contract of machines, which are emulated; `make test` asks a part of it.
-CLOISTER_CONTRACT=microvm exec .venv/bin/python -m pytest -m "" --timeout=600 tests/contract -k microvm
+CLOISTER_CONTRACT=microvm exec "$python" -m pytest -m "" --timeout=600 tests/contract -k microvm
