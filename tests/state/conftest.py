@@ -36,7 +36,9 @@ Make = Callable[..., Sandbox]
 # All of them behind another wall: `STATE_WALL=gvisor pytest tests/state`.
 WALL = os.environ.get("STATE_WALL", "namespace")
 _COREUTILS = "releases of 2022 refuse a flag of statx, so that ls and stat of coreutils 9 fail"
-_TIMES = "gVisor keeps the times of what is written to itself; the disk has the host's, by microseconds"
+_TIMES = (
+    "gVisor keeps the times of what is written to itself; the disk has the host's, by microseconds"
+)
 _ATTRIBUTES = "releases of 2022 have no extended attributes"
 _NAMED = "it names its walls itself"
 # What is not asked behind gVisor, and why.

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable, Coroutine, Hashable
 from typing import Any, Protocol
 
-from cloister.errors import CloisterError
+from cloister.errors import CloisterError, Unsupported
 from cloister.runtime.namespace.spare import AGE_S, spares_are_wanted
 
 # Not while the first command of the one before is waited for.
@@ -49,8 +49,9 @@ class Ahead:
         try:
             # To its end, whoever waits for it: it is nobody's otherwise.
             begun = await asyncio.shield(task)
-        except CloisterError:
+        except CloisterError as error:
             # It was not to be had; whoever asked begins one, and is told why.
+            self._learn(error)
             return None
         except asyncio.CancelledError:
             self._see_off(task)
@@ -99,9 +100,23 @@ class Ahead:
             self._see_off(task)
 
     def _see_off(self, task: asyncio.Task[Begun]) -> None:
-        ending = asyncio.get_running_loop().create_task(_give_up(task))
+        ending = asyncio.get_running_loop().create_task(self._give_up(task))
         self._ending.add(ending)
         ending.add_done_callback(self._ending.discard)
+
+    async def _give_up(self, task: asyncio.Task[Begun]) -> None:
+        try:
+            begun = await task
+        except CloisterError as error:
+            # It did not come to be, so there is nothing to end.
+            self._learn(error)
+            return
+        await begun.give_up()
+
+    def _learn(self, error: CloisterError) -> None:
+        """What this host cannot do is not tried again."""
+        if isinstance(error, Unsupported):
+            self._is_wanted, self._next = False, None
 
     def _set_clock(self, after_s: float, then: Callable[[], None]) -> None:
         self._stop_clock()
@@ -111,12 +126,3 @@ class Ahead:
         if self._clock is not None:
             self._clock.cancel()
             self._clock = None
-
-
-async def _give_up(task: asyncio.Task[Begun]) -> None:
-    try:
-        begun = await task
-    except CloisterError:
-        # It did not come to be, so there is nothing to end.
-        return
-    await begun.give_up()

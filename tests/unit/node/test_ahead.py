@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from cloister.errors import GuestGone
+from cloister.errors import CloisterError, GuestGone, Unsupported
 from cloister.node.ahead import Ahead
 
 
@@ -20,13 +20,16 @@ class Stock:
     begun: int = 0
     given_up: int = 0
     fails: bool = False
+    error: CloisterError = field(
+        default_factory=lambda: GuestGone("it did not come up", reason="gone")
+    )
     made: list[One] = field(default_factory=list)
 
     def begin(self) -> Callable[[], Coroutine[Any, Any, One]]:
         async def begin() -> One:
             self.begun += 1
             if self.fails:
-                raise GuestGone("it did not come up", reason="gone")
+                raise self.error
             self.made.append(One(self))
             return self.made[-1]
 
@@ -112,3 +115,13 @@ async def test_there_are_none_where_none_are_wanted(
         ahead.used("a", stock.begin())
         await ahead.fill()
     assert stock.begun == 0
+
+
+async def test_what_the_host_cannot_do_is_tried_once(stock: Stock) -> None:
+    ahead = Ahead()
+    stock.fails, stock.error = True, Unsupported("nothing can be held still here")
+    for _ in range(4):
+        ahead.used("a", stock.begin())
+        await ahead.fill()
+        assert await ahead.take("a") is None
+    assert stock.begun == 1
