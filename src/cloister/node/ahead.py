@@ -42,9 +42,9 @@ class Ahead:
 
     async def take(self, key: Hashable) -> Begun | None:
         """Give away the one of this kind, if there is one and it lives."""
-        self._stop_clock()
         if self._begun is None or self._key != key:
             return None
+        self._stop_clock()
         task, self._begun = self._begun, None
         try:
             # To its end, whoever waits for it: it is nobody's otherwise.
@@ -91,7 +91,11 @@ class Ahead:
         self._key, begin = self._next
         self._next = None
         self._begun = asyncio.get_running_loop().create_task(begin())
-        self._set_clock(AGE_S, self._let_go)
+        self._begun.add_done_callback(self._on_ready)
+
+    def _on_ready(self, task: asyncio.Task[Begun]) -> None:
+        if task is self._begun:
+            self._set_clock(AGE_S, self._let_go)
 
     def _let_go(self) -> None:
         self._stop_clock()
