@@ -16,6 +16,9 @@ from cloister.errors import CloisterError, GuestError, ProtocolViolation
 from cloister.sandbox import Process
 from cloister.wire.streams import Incoming
 
+# How long the rest of a line that was begun is waited for, and how much of it.
+_REST_S = 0.02
+_MOST_LINE = 64 * 1024
 # Makes the line that a program reads a cell from, with a mark in it.
 LineMaker = Callable[[str], bytes]
 
@@ -50,12 +53,32 @@ class MarkedStreams:
 
     async def until_end(self) -> AsyncGenerator[Frame, None]:
         """Yield what is printed up to the end of the cell, and the statuses it ends with."""
+        after: Frame | CloisterError | None = None
         while self._left:
-            frame = await self._frames.get()
+            frame = await self._frames.get() if after is None else after
             if isinstance(frame, CloisterError):
                 raise frame
+            frame, after = await self._whole_line(frame)
             self._left -= frame["type"] == "status"
             yield frame
+
+    async def _whole_line(self, frame: Frame) -> tuple[Frame, Frame | CloisterError | None]:
+        """Return a piece of output with the rest of its line, and what was read after it.
+
+        R writes the pieces of a line one by one; its own clients hear of lines.
+        """
+        while frame["type"] in ("stdout", "stderr") and not frame["text"].endswith("\n"):
+            if len(frame["text"]) > _MOST_LINE:
+                break
+            try:
+                async with asyncio.timeout(_REST_S):
+                    after = await self._frames.get()
+            except TimeoutError:
+                break
+            if isinstance(after, CloisterError) or after["type"] != frame["type"]:
+                return frame, after
+            frame = {**frame, "text": frame["text"] + after["text"]}
+        return frame, None
 
     async def settle(self, timeout_s: float) -> bool:
         """Wait for the end of what was interrupted; whether it came."""
