@@ -349,7 +349,11 @@ class MicrovmRuntime:
             raise RequestError("this guest belongs to another runtime")
         if paused:
             await hold_still(guest, True)
-            await self._launching.pause(guest, True)
+            try:
+                await self._launching.pause(guest, True)
+            except CloisterError:
+                await hold_still(guest, False)
+                raise
         else:
             await self._launching.pause(guest, False)
             await hold_still(guest, False)
