@@ -130,7 +130,9 @@ async def thread_bomb(arena: Arena) -> None:
     async with arena.sandbox(limits=Limits(pids=_PIDS)) as sandbox:
         result = await arena.python(sandbox, _THREADS_UNTIL_REFUSED)
         made = int(result.stdout)
-        arena.expect(_PIDS // 2 < made < _PIDS, f"{made} threads within a limit of {_PIDS}")
+        # gVisor counts those that begin at once a moment late.
+        most = _PIDS + 8 if arena.not_linux else _PIDS
+        arena.expect(_PIDS // 2 < made < most, f"{made} threads within a limit of {_PIDS}")
         _expect_reason(arena, result, Reason.PIDS)
         storm = await arena.python(sandbox, _SPAWN_STORM)
         ran, refused = (int(word) for word in storm.stdout.split())
