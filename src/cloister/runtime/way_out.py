@@ -92,7 +92,7 @@ class WayOut:
 
     def _accept(self, id: int, accepted: Accepted) -> None:
         known = accepted.door == _LED or accepted.door in _DOORS
-        if not known or len(self._open) >= _MOST_CONNECTIONS:
+        if not known or len(self._open) >= _MOST_CONNECTIONS or self._link.is_unread:
             self._link.refuse(id)
             return
         where = _DOORS.get(accepted.door, (accepted.address, accepted.port))
@@ -112,7 +112,8 @@ class WayOut:
         except (OSError, TimeoutError):
             # As a datagram that was lost: whoever asked asks again.
             return
-        if not self._link.closed:
+        # One that asks and reads no answer does not have them all kept here.
+        if not self._link.closed and not self._link.is_unread:
             self._link.send(encode_answer(id, answer))
 
     def _run(self, tasks: set[asyncio.Task[None]], work: Awaitable[None]) -> None:

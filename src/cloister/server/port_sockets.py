@@ -23,6 +23,8 @@ _MOST_MESSAGE_BYTES = 32 * 2**20
 # What all sockets of one sandbox have sent and nobody has taken yet.
 _MOST_HELD_BYTES = 64 * 2**20
 _CHUNK_BYTES = 64 * 1024
+# Looked at in one turn: of frames of two bytes it has thousands, and others are served between.
+_TURN_BYTES = 4096
 _ANSWER_S = 30.0
 # What the handshake has of its own (RFC 6455, 4.1).
 _OF_THE_HANDSHAKE = frozenset(
@@ -145,8 +147,8 @@ class _Inner:
             await self._flush()
 
     async def pass_out(self, send: Send) -> None:
-        kind, size = Opcode.TEXT, 0
-        parts: list[bytes] = []
+        # In one piece: a list of fragments of a few bytes takes many times what they have.
+        kind, message = Opcode.TEXT, bytearray()
         while True:
             for event in self._protocol.events_received():
                 if not isinstance(event, Frame):
@@ -156,17 +158,16 @@ class _Inner:
                     await send({"type": "websocket.close", "code": code})
                     return
                 if event.opcode in (Opcode.TEXT, Opcode.BINARY):
-                    kind, parts, size = event.opcode, [], 0
+                    kind, message = event.opcode, bytearray()
                 elif event.opcode is not Opcode.CONT:
                     continue
-                parts.append(bytes(event.data))
-                size += len(event.data)
-                if size > _MOST_MESSAGE_BYTES:
+                message += event.data
+                if len(message) > _MOST_MESSAGE_BYTES:
                     await send({"type": "websocket.close", "code": 1009})
                     return
                 if event.fin:
-                    await _pass(send, kind, b"".join(parts))
-                    parts = []
+                    await _pass(send, kind, bytes(message))
+                    message = bytearray()
                     self._count_sent()
             # What breaks the protocol, and a frame that is too large, is not waited for.
             if self._held.size > _MOST_HELD_BYTES or self._protocol.parser_exc is not None:
@@ -181,7 +182,9 @@ class _Inner:
         if data:
             self._coming_bytes += len(data)
             self._held.size += len(data)
-            self._protocol.receive_data(data)
+            for at in range(0, len(data), _TURN_BYTES):
+                self._protocol.receive_data(data[at : at + _TURN_BYTES])
+                await asyncio.sleep(0)
         else:
             self._protocol.receive_eof()
         await self._flush()

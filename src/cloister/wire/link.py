@@ -38,6 +38,9 @@ _HIGH_WATER = 1024 * 1024
 # Answers to what a guest may not ask are queued for it while it reads none: far above what one of
 # ours has open at once.
 _MOST_REFUSED = 8192
+# Frames that wait for a guest that reads nothing. An honest one that is held still has a few: what
+# is sent in numbers waits for room.
+_MOST_QUEUED = 65_536
 # For a guest to finish its sentence.
 _HOLD_S = 30.0
 
@@ -108,6 +111,10 @@ class Link:
         if self._withheld is not None:
             self._withheld.append((frame, [_dup(fd) for fd in descriptors]))
             return
+        if len(self._queue) >= _MOST_QUEUED:
+            error = ProtocolViolation(f"the guest leaves {_MOST_QUEUED} messages to it unread")
+            self._lose(error)
+            raise error
         view = memoryview(frame)
         if not self._queue:
             sent = self._write(view, descriptors)
@@ -132,9 +139,14 @@ class Link:
             )
         self.send(encode_close(id, CUT))
 
+    @property
+    def is_unread(self) -> bool:
+        """Whether the guest leaves so much unread that it is not told more of its own asking."""
+        return self._queued > _HIGH_WATER
+
     async def wait_drained(self) -> None:
         """Wait while the guest is not reading what was sent."""
-        while self._queued > _HIGH_WATER and self._error is None:
+        while self.is_unread and self._error is None:
             waiter = self._loop.create_future()
             self._drained.append(waiter)
             await waiter

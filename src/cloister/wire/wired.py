@@ -12,6 +12,9 @@ from cloister.wire.streams import Chunks
 # Bytes one side may send before the other has said it took them.
 WINDOW = 256 * 1024
 _CHUNK = 64 * 1024
+# What comes in pieces of a few bytes is held as pieces of about this size: each that is held takes
+# fifty bytes more than it has.
+_PIECE = 4096
 
 
 class WireIncoming(Chunks):
@@ -35,6 +38,9 @@ class WireIncoming(Chunks):
         self._allowed -= len(data)
         if self._discarding:
             self._taken(len(data))
+        elif self._chunks and len(self._chunks[-1]) + len(data) <= _PIECE:
+            self._chunks[-1] += data
+            self._held += len(data)
         else:
             self._put(data)
 

@@ -201,3 +201,32 @@ async def test_a_flood_of_what_may_not_be_is_not_queued_for_a_guest_that_reads_n
                 with contextlib.suppress(OSError):
                     await loop.sock_sendall(guest.end, flood)
         assert "reads no answer" in str(guest.lost[0])
+
+
+async def test_answers_are_not_kept_for_a_guest_that_asks_and_reads_none() -> None:
+    async with a_guest() as guest:
+        for number in range(1000):
+            await guest.say(ASKED, FIRST_OF_GUEST + number, b"q" * 4000)
+            # Until it is answered, for all but a few.
+            for _ in range(20):
+                await asyncio.sleep(0)
+        asked = len(guest.around.dialled)
+        assert asked > 700
+        # What leads out is not begun either, and a guest that reads again is served again.
+        await guest.accept(FIRST_OF_GUEST + 5000)
+        assert (await heard_until(guest, CLOSE)) < 600
+        assert len(guest.around.dialled) == asked
+        await guest.say(ASKED, FIRST_OF_GUEST + 6000, b"again")
+        assert (await guest.hear(ANSWER)).payload == b"again"
+        assert not guest.lost
+
+
+async def heard_until(guest: Guest, kind: int) -> int:
+    """Return how many answers a guest finds before what it waits for."""
+    loop, frames, count = asyncio.get_running_loop(), Assembler(), 0
+    async with asyncio.timeout(20):
+        while True:
+            for frame in frames.feed(await loop.sock_recv(guest.end, 65_536)):
+                if frame.kind == kind:
+                    return count
+                count += 1
