@@ -15,6 +15,7 @@ from pathlib import Path
 from cloister.errors import Exhausted, HostError
 from cloister.model import format_bytes
 from cloister.runtime.microvm.place import machine_directory, made_once
+from cloister.runtime.microvm.short_paths import require_short_paths
 from cloister.runtime.namespace.rootfs import PUBLIC_ETC, synthetic_files
 
 _TOOLS = {"PATH": "/usr/sbin:/sbin:/usr/bin:/bin", "LC_ALL": "C"}
@@ -162,6 +163,8 @@ def _add_status(digest: hashlib._Hash, name: str, status: os.stat_result) -> Non
 
 def _write_image(directory: Path, to: Path) -> None:
     used, count = _BLOCK, 1
+    # Before it is walked: that goes as deep as the tree does.
+    require_short_paths(directory)
     for path, directories, files in os.walk(directory):
         for name in (*directories, *files):
             status = os.lstat(os.path.join(path, name))
@@ -217,6 +220,8 @@ def _copy_public(source: Path, to: Path) -> None:
 def _format(
     to: Path, size_bytes: int, inodes: int, directory: Path | None, *, journal: bool = False
 ) -> None:
+    if directory is not None:
+        require_short_paths(directory)
     with open(to, "xb") as file:
         file.truncate(size_bytes // _BLOCK * _BLOCK)
     words = ["mke2fs", "-q", "-F", "-t", "ext4", "-b", str(_BLOCK), "-m", "0"]
