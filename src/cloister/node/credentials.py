@@ -7,6 +7,7 @@ import contextlib
 import fcntl
 import json
 import os
+import weakref
 from pathlib import Path
 
 from cloister.errors import CloisterError, HostError, RequestError
@@ -59,6 +60,7 @@ class Credential:
         os.write(fd, json.dumps(record).encode())
         os.fsync(fd)
         self._record = path, fd
+        _noted.add(self)
         REVOKER.begin(place)
 
     def _let_go(self, *, remove: bool) -> None:
@@ -68,6 +70,25 @@ class Credential:
                 path.unlink(missing_ok=True)
             os.close(fd)
             REVOKER.end()
+
+    def forget_in_child(self) -> None:
+        """After a fork: it is the parent's, and its lock lasts no longer than the parent."""
+        if self._record is not None:
+            (_, fd), self._record = self._record, None
+            os.close(fd)
+
+
+_noted: weakref.WeakSet[Credential] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for each in tuple(_noted):
+        each.forget_in_child()
+    REVOKER.forget_in_child()
+
+
+# A child that outlives a killed parent would hold the lock that says that its owner lives.
+os.register_at_fork(after_in_child=_after_fork)
 
 
 async def mint(binding: SecretBinding, sandbox: str) -> Credential:

@@ -39,9 +39,7 @@ class Revoker:
 
     def begin(self, place: Path) -> None:
         """There is one credential more, written down in a directory."""
-        if self._owner != os.getpid():
-            # After a fork: what there was is the parent's.
-            self._owner, self._process, self._count = os.getpid(), None, 0
+        self._owner = os.getpid()
         self._count += 1
         if self._process is not None and self._process.poll() is None:
             return
@@ -55,6 +53,12 @@ class Revoker:
             # Whoever kills our whole group does not mean this one.
             start_new_session=True,
         )
+
+    def forget_in_child(self) -> None:
+        """After a fork: what there was is the parent's, and its end must be heard."""
+        process, self._process, self._count = self._process, None, 0
+        if process is not None and process.stdin is not None:
+            process.stdin.close()
 
     def end(self) -> None:
         """One of them is revoked."""
