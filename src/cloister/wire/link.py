@@ -38,9 +38,9 @@ _HIGH_WATER = 1024 * 1024
 # Answers to what a guest may not ask are queued for it while it reads none: far above what one of
 # ours has open at once.
 _MOST_REFUSED = 8192
-# Frames that wait for a guest that reads nothing. An honest one that is held still has a few: what
-# is sent in numbers waits for room.
-_MOST_QUEUED = 65_536
+# Frames that wait for a guest that reads nothing. An honest one that is held still never has as
+# many: who writes to it waits for room, and of the smallest frames less than this fill it.
+_MOST_QUEUED = 131_072
 # For a guest to finish its sentence.
 _HOLD_S = 30.0
 

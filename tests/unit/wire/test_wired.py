@@ -8,7 +8,7 @@ import socket
 import pytest
 
 from cloister.errors import CloisterError, ProtocolViolation
-from cloister.wire import Link, WireIncoming
+from cloister.wire import Link, WireIncoming, WireOutgoing
 from cloister.wire.messages import encode_close
 from cloister.wire.wired import WINDOW
 
@@ -41,6 +41,28 @@ async def test_messages_that_a_guest_never_reads_are_its_end() -> None:
                 link.send(encode_close(number, 1))
         assert isinstance(lost[0], ProtocolViolation)
         assert link.closed
+    finally:
+        link.close()
+        theirs.close()
+
+
+async def test_who_writes_byte_by_byte_to_a_guest_that_is_held_still_waits_and_ends_nothing() -> (
+    None
+):
+    ours, theirs = socket.socketpair()
+    lost: list[CloisterError] = []
+    link = Link(ours, carries_descriptors=False, on_lost=lost.append)
+    try:
+        stream = WireOutgoing(link, 1, 0)
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(30) as limit:
+                while True:
+                    if link.is_unread:
+                        # From here on the next one waits.
+                        limit.reschedule(asyncio.get_running_loop().time() + 0.1)
+                    await stream.write(b"x")
+        assert link.is_unread
+        assert not lost
     finally:
         link.close()
         theirs.close()
