@@ -11,7 +11,13 @@ import pytest
 from cloister.errors import LaunchFailed
 from cloister.runtime.microvm import ready
 from cloister.runtime.microvm.held_templates import HeldTemplates
-from cloister.runtime.microvm.template import Template, keep_template, saved_template, seal
+from cloister.runtime.microvm.template import (
+    Template,
+    keep_template,
+    new_state,
+    saved_template,
+    seal,
+)
 
 
 def a_template() -> Template:
@@ -114,3 +120,16 @@ def test_a_plan_that_is_asked_for_once_is_not_kept(
     for number in range(5):
         ready._is_wanted(f"ready-{number}")
     assert len(list(tmp_path.glob("seen-*"))) == 2
+
+
+def test_devices_in_memory_are_sealed_against_whoever_has_them_to_read() -> None:
+    state, written = new_state()
+    os.write(written, b"devices")
+    seal(state)
+    read = os.open(f"/proc/self/fd/{state}", os.O_RDONLY | os.O_CLOEXEC)
+    again = os.open(f"/proc/self/fd/{read}", os.O_WRONLY | os.O_CLOEXEC)
+    with pytest.raises(PermissionError):
+        os.write(again, b"x")
+    assert os.read(read, 100) == b"devices"
+    for fd in (state, written, read, again):
+        os.close(fd)

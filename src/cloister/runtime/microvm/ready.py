@@ -153,6 +153,7 @@ class ReadyMachines:
             finally:
                 await asyncio.shield(end_machine(self._launching, guest))
             template.seal(memory)
+            template.seal(devices)
             return Template(memory, devices, disk, booted.kernel, first_id).shared()
 
 

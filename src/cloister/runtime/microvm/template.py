@@ -36,9 +36,10 @@ class Template:
     """A saved machine: its memory as a sealed file without a name, its devices, its scratch disk.
 
     Sealed, because each machine maps it to write to its own copy of what it changes: one that
-    broke out of QEMU must not reach what the next one starts from. All are descriptors, so that
-    somebody else may remove the files meanwhile. One in which a guest waits already says which
-    number the next request to it has.
+    broke out of QEMU must not reach what the next one starts from. So are the devices where they
+    are in memory: whoever has such a file to read can open it again to write. All are
+    descriptors, so that somebody else may remove the files meanwhile. One in which a guest waits
+    already says which number the next request to it has.
     """
 
     memory: int
@@ -102,7 +103,7 @@ def sealed_copy(source: int) -> int:
 
 def new_state() -> tuple[int, int]:
     """Return descriptors of a file for the devices of a machine: to be read, and to be written."""
-    state = os.memfd_create("state", os.MFD_CLOEXEC)
+    state = os.memfd_create("state", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
         return state, os.open(f"/proc/self/fd/{state}", os.O_WRONLY | os.O_CLOEXEC)
     except BaseException:
