@@ -179,11 +179,11 @@ class Workspace:
                 f"{self._kept_name()} was made on another root; leave image and root out, "
                 "or keep this one under another name"
             )
+        runtime = Node.current().runtime_for(policy).name
+        require_no_machine(self.ground, runtime)
         if policy.volumes != self._policy.volumes:
             self._uses.close()
             self._volumes.clear()
-        runtime = Node.current().runtime_for(policy).name
-        require_no_machine(self.ground, runtime)
         self._is_by_size = is_by_size(policy)
         if self._kept is not None and self.disk is not None:
             limit_bytes = None if self._is_by_size else policy.limits.disk
