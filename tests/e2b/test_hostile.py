@@ -275,7 +275,6 @@ def test_a_create_that_is_wrong_is_refused_in_json(
     ("method", "path"),
     [
         ("POST", "/v2/templates"),
-        ("POST", "/templates/tags"),
         ("GET", "/secrets"),
         ("GET", "/sandboxes/x/logs"),
     ],

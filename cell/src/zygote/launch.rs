@@ -72,11 +72,15 @@ impl Nursery {
         let name = format!("{}.{group}", self.name);
         // Where descriptors do not travel nobody outside sees these groups either.
         let tells = plan.stream_transport && plan.kernel.is_none();
-        let begun = step(plan.drill, Step::Cgroup, || groups.make(&self.parents, true, &name, &plan.limits))
-            .and_then(|()| {
-                step(plan.drill, Step::Cgroup, || if tells { groups.tell_counts() } else { Ok(()) })
-            })
-            .and_then(|()| step(plan.drill, Step::Clone, || self.clone_guest(plan, ends, &groups)));
+        let begun = step(plan.drill, Step::Cgroup, || {
+            groups.make(&self.parents, true, &name, &plan.limits)?;
+            if tells {
+                groups.tell_counts()
+            } else {
+                Ok(())
+            }
+        })
+        .and_then(|()| step(plan.drill, Step::Clone, || self.clone_guest(plan, ends, &groups)));
         let (pid, pidfd, sync) = match begun {
             Ok(begun) => begun,
             Err(error) => {

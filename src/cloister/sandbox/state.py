@@ -125,15 +125,15 @@ class State(Remembering):
 
     async def prepare(self) -> Workspace | None:
         """Find or make what the sandbox stands on, if it stands on anything of the store."""
-        sandbox, wanted = self._sandbox, self._wanted
-        policy = sandbox.policy
+        sandbox, wanted, policy = self._sandbox, self._wanted, self._sandbox.policy
         if wanted.template is not None:
             self._template = await find_template(wanted.template)
             policy = template_policy(self._template, wanted.policy, wanted.changes)
         if wanted.keep is None and wanted.base is None and not _needs_store(policy):
             await self._open_ledger()
             return None
-        if wanted.keep is not None and not policy.ledger_is_stated:
+        says_ledger = policy.ledger_is_stated
+        if wanted.keep is not None and not says_ledger:
             policy = policy.replace(ledger=LedgerMode.ON)
         workspace = await Workspace.open(
             sandbox.id, policy, wanted.keep, wanted.base, self.ready_disk
@@ -145,6 +145,8 @@ class State(Remembering):
             policy = workspace.policy
         elif wanted.policy is None:
             policy = workspace.kept_policy.replace(**wanted.changes)
+        elif not says_ledger:
+            policy = policy.replace(ledger=workspace.kept_policy.ledger)
         policy = as_held(policy, workspace.store)
         require_countable(policy, workspace.store)
         workspace.require_same_root(policy)
