@@ -65,7 +65,6 @@ _OF_FILES = ("copy", "files", "watch")
 # What of the contract is asked of machines each time; all of it is under `make soak`.
 _SHORT_ON_MACHINES = (
     "test_a_flood_on_both_outputs_is_read_to_its_end",
-    "test_a_forking_tree_is_ended_by_its_timeout",
     "test_a_paused_sandbox_stands_still_and_goes_on",
     "test_each_kind_of_change_is_told",
     "test_job_control_stops_continues_and_interrupts",
@@ -73,7 +72,6 @@ _SHORT_ON_MACHINES = (
     "test_processes_past_the_limit_are_refused",
     "test_sandboxes_do_not_see_each_other",
     "test_the_two_outputs_stay_apart",
-    "test_usage_counts_the_children_too",
     "test_what_a_program_leaves_running_lives_on_and_holds_nobody_up",
 )
 # What is about the host's own programs, or about more machines than can be emulated at once.
