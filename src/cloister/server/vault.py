@@ -86,9 +86,9 @@ def _seal(tenant: str, name: str, hosts: tuple[str, ...], value: str) -> str:
 
 
 def _open(row: SecretRow) -> str:
-    data = b64decode(row.sealed)
-    nonce, sealed = data[:_NONCE_BYTES], data[_NONCE_BYTES:]
     try:
+        data = b64decode(row.sealed)
+        nonce, sealed = data[:_NONCE_BYTES], data[_NONCE_BYTES:]
         value: bytes = _cipher().decrypt(nonce, sealed, _about(row.tenant, row.name, row.hosts))
     except CloisterError:
         raise
