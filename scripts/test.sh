@@ -86,7 +86,6 @@ lane_of_owner() {
     step "contract: every runtime, as $(id -un)" "$python" -m pytest -q tests/contract
     step "state: every storage driver, as $(id -un)" "$python" -m pytest -q tests/state
     step "end to end" "$python" -m pytest -q tests/e2e
-    step "e2b: its own clients, unmodified" "$python" -m pytest -q tests/e2b
     step "server: two tenants, real clients" "$python" -m pytest -q tests/server
 }
 
@@ -110,6 +109,7 @@ lane_of_everybody() {
     step "MCP: the official client, by pipes and by HTTP" "$python" -m pytest -q tests/mcp
     step "Inspect: its own check, and whole evaluations" "$python" -m pytest -q tests/inspect
     step "modules: real ones, in wasmtime" "$python" -m pytest -q tests/wasm
+    step "e2b: its own clients, unmodified" "$python" -m pytest -q tests/e2b
     step "contract: the same on a server" env CLOISTER_CONTRACT=server "$python" -m pytest -q \
         tests/contract/test_{bad_input,copy,dial,endings,files,output,run,start,terminal}.py
 }

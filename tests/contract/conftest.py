@@ -104,6 +104,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             absent.append(item)
             continue
         module = item.path.stem.removeprefix("test_")
+        if parameters.get("transport") == "stream" and os.geteuid() != 0:
+            # How messages travel is no matter of who the user is: root asks it each time.
+            item.add_marker(pytest.mark.soak)
+            continue
         if parameters.get("transport") == "wasm":
             # Once is enough: it is the first wall, with files that no program touches.
             if module not in _OF_FILES or os.geteuid() != 0 or why_absent() is not None:

@@ -91,6 +91,8 @@ async def a_guest() -> AsyncIterator[Guest]:
                 writer.write(data)
                 await writer.drain()
         writer.close()
+        with contextlib.suppress(ConnectionError):
+            await writer.wait_closed()
 
     ours, theirs = socket.socketpair()
     theirs.setblocking(False)

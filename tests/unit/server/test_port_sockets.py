@@ -28,7 +28,10 @@ async def test_a_message_in_crumbs_arrives_whole_and_holds_nobody_up() -> None:
         await writer.drain()
         await reader.read()
         writer.close()
+        await writer.wait_closed()
+        served.set()
 
+    served = asyncio.Event()
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
 
@@ -56,6 +59,7 @@ async def test_a_message_in_crumbs_arrives_whole_and_holds_nobody_up() -> None:
     async with server, asyncio.timeout(60), asyncio.TaskGroup() as tasks:
         tasks.create_task(others())
         await carry_socket(Near(), port, Opening(b"/", [], []), messages.get, send)
+        await served.wait()
     assert got.result() == b"ab" * _FRAGMENTS
     # 160 KB: a turn for each few of them.
     assert turns > _FRAGMENTS * 4 // 4096
