@@ -13,24 +13,13 @@ import pytest
 from cloister import Sandbox
 from cloister.node import Node
 from cloister.node.memory_key import SETTING
-from cloister.runtime.gvisor.program import candidates
-from cloister.runtime.namespace.ids import find_sub_ids
 from cloister.sandbox.fork_ahead import StandingFork
+
+from .on_gvisor import COUNTING, needs_gvisor
 
 Make = Callable[..., Sandbox]
 
-_HAS_GVISOR = bool(candidates()) and (os.geteuid() == 0 or find_sub_ids() is not None)
-pytestmark = pytest.mark.skipif(not _HAS_GVISOR, reason="gvisor cannot be built on this host")
-
-COUNTING = """
-import time
-number = 0
-while True:
-    number += 1
-    with open("/workspace/numbers", "a") as file:
-        file.write(f"{number}\\n")
-    time.sleep(0.01)
-"""
+pytestmark = needs_gvisor
 
 
 @pytest.fixture(autouse=True)

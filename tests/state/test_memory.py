@@ -18,15 +18,14 @@ from cloister.node import Node
 from cloister.node.memory_key import SETTING
 from cloister.runtime.doors import HTTP_PROXY_PORT
 from cloister.runtime.gvisor import runtime
-from cloister.runtime.gvisor.program import candidates
-from cloister.runtime.namespace.ids import find_sub_ids
 from cloister.runtime.namespace.memory_place import is_in_memory
 from cloister.store import Store
 
+from .on_gvisor import needs_gvisor
+
 Make = Callable[..., Sandbox]
 
-_HAS_GVISOR = bool(candidates()) and (os.geteuid() == 0 or find_sub_ids() is not None)
-pytestmark = pytest.mark.skipif(not _HAS_GVISOR, reason="gvisor cannot be built on this host")
+pytestmark = needs_gvisor
 
 # One line for each number, with bytes of its own; a word that is nowhere but in its memory.
 COUNTING = """

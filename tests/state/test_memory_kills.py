@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import signal
 import sys
 from collections.abc import Callable
@@ -14,25 +13,14 @@ import pytest
 from cloister import Sandbox
 from cloister.errors import AlreadyExists, NotFound, RequestError
 from cloister.node.memory_key import SETTING
-from cloister.runtime.gvisor.program import candidates
-from cloister.runtime.namespace.ids import find_sub_ids
 from cloister.sandbox.state import State
 from cloister.store import Store
 
+from .on_gvisor import COUNTING, needs_gvisor
+
 Make = Callable[..., Sandbox]
 
-_HAS_GVISOR = bool(candidates()) and (os.geteuid() == 0 or find_sub_ids() is not None)
-pytestmark = pytest.mark.skipif(not _HAS_GVISOR, reason="gvisor cannot be built on this host")
-
-COUNTING = """
-import time
-number = 0
-while True:
-    number += 1
-    with open("/workspace/numbers", "a") as file:
-        file.write(f"{number}\\n")
-    time.sleep(0.02)
-"""
+pytestmark = needs_gvisor
 # An owner that is killed at the moment its first words say.
 KILLED = """
 import asyncio, os, signal

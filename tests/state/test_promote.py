@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable
 
 import pytest
@@ -14,15 +13,14 @@ from cloister.ledger import Promoted
 from cloister.ledger.reading import read_entries
 from cloister.model import Trust
 from cloister.runtime.gvisor import runtime as gvisor_runtime
-from cloister.runtime.gvisor.program import candidates
-from cloister.runtime.namespace.ids import find_sub_ids
 from cloister.sandbox.promote import promote
 from cloister.store import Store
 
+from .on_gvisor import needs_gvisor
+
 Make = Callable[..., Sandbox]
 
-_HAS_GVISOR = bool(candidates()) and (os.geteuid() == 0 or find_sub_ids() is not None)
-pytestmark = pytest.mark.skipif(not _HAS_GVISOR, reason="gvisor cannot be built on this host")
+pytestmark = needs_gvisor
 
 
 async def test_a_kept_sandbox_goes_behind_a_stronger_wall_with_all_it_had(
