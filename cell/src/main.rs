@@ -45,6 +45,15 @@ fn main() -> ExitCode {
         let argv = arguments.collect::<Vec<_>>();
         return count.map_or_else(usage, |count| finish(Err(machine::start::run(count, &argv))));
     }
+    if command == "format" {
+        return match machine::format::run(&arguments.collect::<Vec<_>>()) {
+            Some(Ok(0)) => ExitCode::SUCCESS,
+            // It has said itself what was wrong.
+            Some(Ok(_)) => ExitCode::FAILURE,
+            Some(Err(error)) => finish(Err(error)),
+            None => usage(),
+        };
+    }
     if command == "pages" {
         let numbers: Vec<i32> = arguments.filter_map(|word| word.parse().ok()).collect();
         return match numbers[..] {
@@ -114,6 +123,7 @@ fn usage() -> ExitCode {
         "usage: cell zygote DESCRIPTOR | cell guest FILES BOUNDING OWN ROOT PIDS EGRESS PTRACE SETID CORE | \
          cell unpack DIRECTORY ENTRIES BYTES kept|single | cell machine LAYERS [kept] [shown=COUNT] | \
          cell execute DESCRIPTORS PROGRAM [ARGUMENT...] | cell pages PID BASE OUT | \
+         cell format FIRST FILES OUT TREE|- PROGRAM [ARGUMENT...] | \
          cell warden PROGRAM [ARGUMENT...] -- SAVER [ARGUMENT...] | cell ticks | cell steps | cell syscalls"
     );
     ExitCode::from(2)

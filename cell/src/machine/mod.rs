@@ -4,6 +4,7 @@
 //! Up to the last letter it knows nothing of the sandbox it is for: that is the moment at which a
 //! machine is saved, and from which every other of its kind goes on.
 
+pub mod format;
 mod given;
 mod letters;
 mod modules;

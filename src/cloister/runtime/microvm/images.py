@@ -7,18 +7,17 @@ import hashlib
 import os
 import shutil
 import stat
-import subprocess
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
-from cloister.errors import Exhausted, HostError
+from cloister.errors import Exhausted
 from cloister.model import format_bytes
+from cloister.runtime.microvm.formatting import format_disk
 from cloister.runtime.microvm.place import machine_directory, made_once
 from cloister.runtime.microvm.short_paths import require_short_paths
 from cloister.runtime.namespace.rootfs import PUBLIC_ETC, synthetic_files
 
-_TOOLS = {"PATH": "/usr/sbin:/sbin:/usr/bin:/bin", "LC_ALL": "C"}
 # Beside what the files take: their names and where they lie, generously.
 _SPARE_BYTES, _SPARE_SHARE, _SPARE_INODES = 64 * 2**20, 0.1, 1024
 _BLOCK = 4096
@@ -224,21 +223,7 @@ def _format(
         require_short_paths(directory)
     with open(to, "xb") as file:
         file.truncate(size_bytes // _BLOCK * _BLOCK)
-    words = ["mke2fs", "-q", "-F", "-t", "ext4", "-b", str(_BLOCK), "-m", "0"]
+    words = ["-q", "-F", "-t", "ext4", "-b", str(_BLOCK), "-m", "0"]
     words += ["-O", _FEATURES if journal else f"^has_journal,{_FEATURES}"]
     words += ["-E", "lazy_itable_init=1,nodiscard,root_owner=0:0", "-N", str(inodes)]
-    words += ["-d", str(directory)] if directory is not None else []
-    _run([*_as_root(directory), *words, str(to)])
-
-
-def _as_root(directory: Path | None) -> Sequence[str]:
-    """What an ordinary user copied for a sandbox is its root's there, not its user's."""
-    ours = directory is not None and os.lstat(directory).st_uid == os.geteuid() != 0
-    return ("unshare", "--user", "--map-root-user") if ours else ()
-
-
-def _run(words: Sequence[str]) -> None:
-    done = subprocess.run(words, capture_output=True, env=_TOOLS)
-    if done.returncode != 0:
-        said = done.stderr.decode("utf-8", "replace").strip()[-500:]
-        raise HostError(f"a disk for the machine could not be made: {said}; see docs/runtimes.md")
+    format_disk(to, words, directory)

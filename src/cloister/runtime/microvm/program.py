@@ -63,14 +63,14 @@ def why_not() -> str | None:
     """Return what this host lacks for a machine, or None."""
     if find_program() is None:
         return f"{_QEMU} is not installed; {INSTALL}"
-    if shutil.which("mke2fs", path=_TOOLS) is None:
+    if shutil.which("mke2fs", path=TOOLS) is None:
         return "mke2fs is not installed; install e2fsprogs"
     if find_kernel() is None:
         return f"there is no kernel for machines; {INSTALL}"
     return None
 
 
-_TOOLS = "/usr/sbin:/sbin:/usr/bin:/bin"
+TOOLS = "/usr/sbin:/sbin:/usr/bin:/bin"
 
 
 @cache
@@ -86,7 +86,7 @@ def find_qemu() -> Qemu:
     version = _VERSION.search(done.stdout.decode("utf-8", "replace"))
     if version is None:
         raise HostError(f"{path} does not say its version; {INSTALL}")
-    return Qemu(path, version[1], _file_key(path))
+    return Qemu(path, version[1], file_key(path))
 
 
 def find_kernel() -> MachineKernel | None:
@@ -106,7 +106,7 @@ def find_kernel() -> MachineKernel | None:
             release = _RELEASE.fullmatch(image.name)
             for modules in ("lib/modules", "usr/lib/modules"):
                 if release and (directory := place / modules / release[1]).is_dir():
-                    return MachineKernel(image, directory, release[1], _file_key(image))
+                    return MachineKernel(image, directory, release[1], file_key(image))
     return None
 
 
@@ -114,7 +114,8 @@ def _numbers(name: str) -> tuple[int, ...]:
     return tuple(int(word) for word in re.findall(r"\d+", name))
 
 
-def _file_key(path: Path) -> str:
+def file_key(path: Path) -> str:
+    """Return a short name for one version of a program."""
     status = path.stat()
     text = f"{path}\0{status.st_size}\0{status.st_mtime_ns}"
     return hashlib.sha256(text.encode()).hexdigest()[:16]
@@ -128,18 +129,18 @@ def qemu_files(qemu: Qemu) -> Path:
 def _copy_qemu(qemu: Qemu, to: Path) -> None:
     for name in ("lib", "share", _MODULE_DIRECTORY):
         (to / name).mkdir(parents=True, exist_ok=True)
-    _copy(qemu.path, to / "qemu")
+    copy_file(qemu.path, to / "qemu")
     modules = [Path("/usr", _MODULE_DIRECTORY, name) for name in _MODULES]
     for module in filter(Path.exists, modules):
-        _copy(module, to / _MODULE_DIRECTORY / module.name)
+        copy_file(module, to / _MODULE_DIRECTORY / module.name)
     for program in (qemu.path, *filter(Path.exists, modules)):
-        for library in _libraries(program):
+        for library in libraries_of(program):
             if not (to / "lib" / library.name).exists():
-                _copy(library, to / "lib" / library.name)
+                copy_file(library, to / "lib" / library.name)
     for name in _FIRMWARE:
         for place in _FIRMWARE_PLACES:
             if Path(place, name).exists():
-                _copy(Path(place, name), to / "share" / name)
+                copy_file(Path(place, name), to / "share" / name)
                 break
     if not (to / "share" / _FIRMWARE[0]).exists():
         raise HostError(f"QEMU's firmware {_FIRMWARE[0]} is missing; {INSTALL}")
@@ -148,13 +149,15 @@ def _copy_qemu(qemu: Qemu, to: Path) -> None:
         path.chmod(0o755)
 
 
-def _copy(source: Path, to: Path) -> None:
+def copy_file(source: Path, to: Path) -> None:
+    """Copy what a name leads to."""
     shutil.copyfile(os.path.realpath(source), to)
 
 
-def _libraries(program: Path) -> list[Path]:
+def libraries_of(program: Path) -> list[Path]:
+    """Return the files that a program is loaded with."""
     done = subprocess.run(
-        ["ldd", program], capture_output=True, timeout=_ASK_S, env={"PATH": _TOOLS, "LC_ALL": "C"}
+        ["ldd", program], capture_output=True, timeout=_ASK_S, env={"PATH": TOOLS, "LC_ALL": "C"}
     )
     return [Path(path) for path in _LIBRARY.findall(done.stdout.decode("utf-8", "replace"))]
 

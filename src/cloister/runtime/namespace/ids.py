@@ -13,6 +13,7 @@ from cloister.runtime.plan import IdRange
 from cloister.store.sub_ids import SLICE, SubIds, find_sub_ids
 
 __all__ = [
+    "DISK_MAKER",
     "RANGE",
     "IdPool",
     "SubIds",
@@ -28,7 +29,9 @@ RANGE = 65_536
 # 0x70000000 to 0x7FFFFFFF is the stretch that systemd's table of ids leaves unused and that
 # subordinate ranges given to people do not reach.
 _FIRST = 0x7000_0000
-_RANGES = 4096
+_RANGES = 4080
+# The first of a range of the same stretch that no sandbox has: of the program that makes disks.
+DISK_MAKER = _FIRST + 4095 * RANGE
 # The slice of all of a person's sandboxes that use files of their store: owners on a disk do not
 # change with the sandbox. Counted in the launcher's own user namespace, as `of_person` says.
 STORE_SLICE = 1

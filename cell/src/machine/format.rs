@@ -1,0 +1,205 @@
+//! Runs the program that writes a tree onto a disk, where it finds nothing but itself, that tree and that disk.
+//!
+//! It is the host's (`mke2fs`), and strangers chose every name and byte of what it reads.
+
+use crate::contain::capabilities;
+use crate::contain::seccomp::{self, rules::Options};
+use crate::contain::step::{during, refuse};
+use crate::sys::process::{Forked, Pid};
+use crate::sys::{cstring, fd, libc, mount, process, socket, wall};
+use crate::zygote::launch::write_proc;
+use std::io;
+use std::os::unix::io::{AsRawFd, OwnedFd};
+
+const NAMESPACES: i32 = libc::CLONE_NEWUSER
+    | libc::CLONE_NEWNS
+    | libc::CLONE_NEWPID
+    | libc::CLONE_NEWNET
+    | libc::CLONE_NEWIPC
+    | libc::CLONE_NEWUTS;
+const IDS: u32 = 65_536;
+/// CAP_DAC_OVERRIDE and CAP_DAC_READ_SEARCH: whoever owns the files of the tree, they are read.
+const CAPABILITIES: u64 = 0b110;
+const MEMORY_BYTES: u64 = 2 << 30;
+const OPEN_FILES: u64 = 64;
+/// It starts nothing and speaks with nobody.
+const REFUSED: &[&str] = &["clone", "clone3", "fork", "vfork", "socket", "socketpair", "ptrace", "kill"];
+/// The last of what is inherited: whatever else is open stays outside.
+const STANDARD: [i32; 3] = [0, 1, 2];
+
+/// `FIRST FILES OUT TREE|- ARGUMENT...`: execute the program that FILES names itself for, under ids that
+/// begin with FIRST. None is for arguments that mean nothing.
+pub fn run(arguments: &[String]) -> Option<io::Result<i32>> {
+    let [first, files, out, tree, words @ ..] = arguments else { return None };
+    let first = first.parse().ok()?;
+    Some(begin(first, files, out, (tree != "-").then_some(tree.as_str()), words))
+}
+
+fn begin(first: u32, files: &str, out: &str, tree: Option<&str>, words: &[String]) -> io::Result<i32> {
+    process::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL as u64)?;
+    if process::getuid() != 0 {
+        // A single id, which is the caller's own: it has no other to give away.
+        let (uid, gid) = (process::getuid(), process::getgid());
+        wall::unshare(libc::CLONE_NEWUSER | libc::CLONE_NEWNS)?;
+        map_ids(process::getpid(), (uid, gid), 1)?;
+        return enclose((0, 1), files, out, tree, words);
+    }
+    match enclose((first, IDS), files, out, tree, words) {
+        // The tree is on a filesystem that shows no other owners than its own.
+        Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
+            enclose((0, IDS), files, out, tree, words)
+        }
+        other => other,
+    }
+}
+
+struct Shown {
+    files: OwnedFd,
+    out: OwnedFd,
+    tree: Option<OwnedFd>,
+}
+
+fn enclose(
+    (first, count): (u32, u32),
+    files: &str,
+    out: &str,
+    tree: Option<&str>,
+    words: &[String],
+) -> io::Result<i32> {
+    let quiet = mount::ATTR_NOSUID | mount::ATTR_NODEV;
+    let open = |path: &str| mount::open_tree(libc::AT_FDCWD, path.as_bytes()).map_err(|e| during(e, path));
+    let shown = Shown { files: open(files)?, out: open(out)?, tree: tree.map(open).transpose()? };
+    mount::set_attributes(&shown.files, quiet | mount::ATTR_RDONLY, None)?;
+    mount::set_attributes(&shown.out, quiet | mount::ATTR_NOEXEC, None)?;
+    let size = fd::fstat(&shown.out)?.st_size as u64;
+    let (ours, theirs) = socket::pair(libc::SOCK_SEQPACKET)?;
+    let (pid, pidfd) = match process::clone_into(NAMESPACES, None)? {
+        Forked::Child => {
+            let error = enter(&theirs, &shown, count > 1, size, words);
+            eprintln!("cell: {error}");
+            process::exit(1)
+        }
+        Forked::Parent { pid, pidfd } => (pid, pidfd),
+    };
+    drop(theirs);
+    let told =
+        tell(pid, first, count, &shown, quiet).and_then(|()| socket::send(ours.as_raw_fd(), b"g", &[]));
+    if let Err(error) = told {
+        process::pidfd_kill(&pidfd, libc::SIGKILL)?;
+        process::reap(pid, true)?;
+        return Err(error);
+    }
+    match process::reap(pid, true)? {
+        Some(ended) if ended.status & 0x7f == 0 => Ok(ended.status >> 8 & 0xff),
+        Some(ended) => Err(refuse(libc::ECHILD, format!("ended by signal {}", ended.status & 0x7f))),
+        None => Err(io::Error::from_raw_os_error(libc::ECHILD)),
+    }
+}
+
+/// What only we may do for it: give it its ids, and have the tree shown as if it were theirs.
+fn tell(pid: Pid, first: u32, count: u32, shown: &Shown, quiet: u64) -> io::Result<()> {
+    map_ids(pid, (first, first), count)?;
+    if let Some(tree) = &shown.tree {
+        let users = fd::open(format!("/proc/{pid}/ns/user"), libc::O_RDONLY, 0)?;
+        let flags = quiet | mount::ATTR_RDONLY | mount::ATTR_NOEXEC;
+        mount::set_attributes(tree, flags, (first != 0).then(|| users.as_raw_fd()))?;
+    }
+    // Written to by name, and owned by an id that has nothing else.
+    if first != 0 {
+        let path = format!("/proc/self/fd/{}", shown.out.as_raw_fd());
+        let file = fd::open(path, libc::O_RDWR, 0)?;
+        mount::fchown(&file, first, first)?;
+    }
+    Ok(())
+}
+
+fn map_ids(pid: Pid, (uid, gid): (u32, u32), count: u32) -> io::Result<()> {
+    if count == 1 {
+        // The kernel's condition; whoever has more ids leaves all groups instead.
+        write_proc(pid, "setgroups", "deny")?;
+    }
+    write_proc(pid, "uid_map", &format!("0 {uid} {count}\n"))?;
+    write_proc(pid, "gid_map", &format!("0 {gid} {count}\n"))
+}
+
+/// In the child. Returns only the reason it could not.
+fn enter(theirs: &OwnedFd, shown: &Shown, has_groups: bool, size: u64, words: &[String]) -> io::Error {
+    let prepared = wait_for_ids(theirs)
+        .and_then(|()| process::become_user(0, 0, has_groups))
+        .and_then(|()| die_with(theirs))
+        .and_then(|()| build(shown))
+        .and_then(|()| lock(size))
+        .and_then(|()| words.iter().map(cstring).collect::<io::Result<Vec<_>>>());
+    match (prepared, cstring(CONFIGURATION)) {
+        (Ok(argv), Ok(configuration)) if !argv.is_empty() => {
+            process::execve(&argv[0], &argv, &[configuration])
+        }
+        (Ok(_), _) => io::Error::from_raw_os_error(libc::EINVAL),
+        (Err(error), _) => error,
+    }
+}
+
+fn wait_for_ids(theirs: &OwnedFd) -> io::Result<()> {
+    match socket::receive(theirs.as_raw_fd(), &mut [0u8; 1], &mut Vec::new())? {
+        0 => Err(io::Error::from_raw_os_error(libc::ECONNABORTED)),
+        _ => Ok(()),
+    }
+}
+
+/// Asked for once the ids are final, for the kernel forgets it when they change; who has died before that
+/// has closed the other end.
+fn die_with(theirs: &OwnedFd) -> io::Result<()> {
+    process::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL as u64)?;
+    let mut waits = [fd::wait_for(theirs.as_raw_fd(), 0)];
+    fd::poll(&mut waits, 0)?;
+    match waits[0].revents {
+        0 => Ok(()),
+        _ => Err(io::Error::from_raw_os_error(libc::ECONNABORTED)),
+    }
+}
+
+const CONFIGURATION: &str = "MKE2FS_CONFIG=/files/mke2fs.conf";
+
+/// Where its root is mounted, for nobody but itself: a directory that every host has.
+const POINT: &[u8] = b"/usr";
+
+fn build(shown: &Shown) -> io::Result<()> {
+    mount::make_private()?;
+    let options = b"size=64k,nr_inodes=16,mode=0755";
+    mount::mount("tmpfs", POINT, "tmpfs", libc::MS_NOSUID | libc::MS_NODEV, options)
+        .map_err(|e| during(e, "mounting a root"))?;
+    let root = fd::open(POINT, libc::O_PATH | libc::O_DIRECTORY, 0)?;
+    let at = root.as_raw_fd();
+    for name in ["files", "tree"] {
+        mount::mkdirat(at, name.as_bytes(), 0o755)?;
+    }
+    let out = fd::openat(at, "out", libc::O_CREAT | libc::O_EXCL | libc::O_WRONLY, 0o600)?;
+    mount::attach(&shown.out, &out).map_err(|e| during(e, "attaching the disk"))?;
+    let place = |name: &str| fd::openat(at, name, libc::O_PATH | libc::O_DIRECTORY, 0);
+    mount::attach(&shown.files, &place("files")?).map_err(|e| during(e, "attaching the program"))?;
+    if let Some(tree) = &shown.tree {
+        mount::attach(tree, &place("tree")?).map_err(|e| during(e, "attaching the tree"))?;
+    }
+    mount::fchdir(&root)?;
+    mount::pivot_here()
+}
+
+fn lock(size: u64) -> io::Result<()> {
+    fd::close_all_but(&STANDARD)?;
+    for (resource, most) in [
+        (libc::RLIMIT_FSIZE, size),
+        (libc::RLIMIT_AS, MEMORY_BYTES),
+        (libc::RLIMIT_NOFILE, OPEN_FILES),
+        (libc::RLIMIT_NPROC, 1),
+        (libc::RLIMIT_CORE, 0),
+    ] {
+        wall::set_rlimit(resource, most, most)?;
+    }
+    capabilities::keep(CAPABILITIES, CAPABILITIES)?;
+    process::prctl(libc::PR_SET_NO_NEW_PRIVS, 1)?;
+    let lines = seccomp::table::lines().map_err(|text| io::Error::new(io::ErrorKind::InvalidData, text))?;
+    let lines: Vec<_> = lines.into_iter().filter(|line| !REFUSED.contains(&line.name)).collect();
+    let options =
+        Options { allow_ptrace: false, deny_set_id_bits: true, keep_core_limit: true, shield_first: false };
+    wall::load_filter(&seccomp::compile(&lines, options))
+}
