@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 import tempfile
-import tomllib
 from collections.abc import AsyncIterator, Callable, Iterator
 from functools import cache
 from pathlib import Path
@@ -25,13 +24,12 @@ from cloister.runtime.namespace.instance import runtime_directory
 from cloister.runtime.namespace.layout import find_layout
 from cloister.runtime.wasm.program import why_absent
 
+from ..differences import skip_if_different
 from .machine_root import PLACE, has_machines, machine_root
 
 NO_UNIFIED = "without a unified control group there is no freezing and no sum of cpu time"
 
 Make = Callable[..., Sandbox]
-
-_EXPECTED_SKIPS = Path(__file__).parents[1] / "expected_skips.toml"
 
 # What looks at the host's side of a sandbox, of which a server tells its clients nothing.
 OF_THE_HOST = {
@@ -52,6 +50,7 @@ OF_THE_HOST = {
 # its process; a wall's own programs are its host's.
 MODULES_OF_THE_HOST = (
     "hostile_machines",
+    "hostile_wire",
     "ledger",
     "machines",
     "machines_of_users",
@@ -74,6 +73,7 @@ _SHORT_ON_MACHINES = (
     "test_the_two_outputs_stay_apart",
     "test_what_a_program_leaves_running_lives_on_and_holds_nobody_up",
 )
+_OF_MACHINES = ("test_machines", "test_hostile_machines", "test_hostile_wire")
 # What is about the host's own programs, or about more machines than can be emulated at once.
 _NOT_ON_MACHINES = (
     "test_a_hundred_sandboxes_live_at_once",
@@ -94,7 +94,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             absent.append(item)
             continue
         parameters = getattr(getattr(item, "callspec", None), "params", {})
-        if item.path.stem in ("test_machines", "test_hostile_machines") and not has_microvm():
+        if item.path.stem in _OF_MACHINES and not has_microvm():
             absent.append(item)
             continue
         if item.path.stem == "test_machines_of_users" and (why_not() or os.geteuid() == 0):
@@ -197,23 +197,8 @@ def transport(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
     if request.param == "microvm":
         monkeypatch.setenv("CLOISTER_MICROVM", str(PLACE))
     if request.param in WALLS:
-        test = request.node.nodeid.partition("[")[0]
-        reason = differences(request.param).get(test)
-        if reason is not None:
-            pytest.skip(reason)
+        skip_if_different(request.node, request.param)
     return str(request.param)
-
-
-@cache
-def differences(runtime: str) -> dict[str, str]:
-    """Return the tests that say something else of this runtime, and why."""
-    listed = tomllib.loads(_EXPECTED_SKIPS.read_text())["skip"]
-    return {
-        test: entry["reason"]
-        for entry in listed
-        if entry["reason"].startswith(f"{runtime}: ")
-        for test in entry["tests"]
-    }
 
 
 @pytest.fixture

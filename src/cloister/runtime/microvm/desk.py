@@ -24,6 +24,9 @@ class Desk:
         ours.setblocking(False)
         self._socket = ours
         self._turn = asyncio.Lock()
+        # Whoever asked may have given up before the answer: it comes first, and is not the next's.
+        self._owed = 0
+        self._is_cut = False
 
     async def freeze(self, frozen: bool, *, within_s: float = _ANSWER_S) -> None:
         """Have everything of the sandbox stand still, its disk last of all; or move again."""
@@ -57,8 +60,17 @@ class Desk:
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(within_s), self._turn:
+                if self._is_cut:
+                    raise GuestGone("the machine was told half of something", reason="hung")
+                self._is_cut = True
                 await loop.sock_sendall(self._socket, letters)
-                answer = await loop.sock_recv(self._socket, 1)
+                self._is_cut = False
+                self._owed += 1
+                while self._owed:
+                    answer = await loop.sock_recv(self._socket, 1)
+                    if answer != _DONE:
+                        break
+                    self._owed -= 1
         except TimeoutError:
             raise GuestGone("the machine does not answer", reason="hung") from None
         except OSError as error:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
+import errno
 import fcntl
 import json
 import os
@@ -22,12 +22,12 @@ from cloister.wire.codec import Writer
 
 _CONFIGURE, _LAUNCH, _RENEW = 1, 2, 64
 _SEED_BYTES = 64
-_SAVE_S = 120.0
 # A number that no descriptor of a machine's has.
 _SET = 1000
 _ASK_S = 20.0
 # What is kept of one, beside what was said of it.
 _FILES = ("memory", "state", "disk")
+_SEAL_ATTEMPTS = 20
 _SEALS = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 
 
@@ -113,7 +113,16 @@ def new_state() -> tuple[int, int]:
 
 def seal(memory: int) -> None:
     """Have nobody change it any more, whoever can open it."""
-    fcntl.fcntl(memory, fcntl.F_ADD_SEALS, _SEALS)
+    for attempt in range(_SEAL_ATTEMPTS):
+        try:
+            fcntl.fcntl(memory, fcntl.F_ADD_SEALS, _SEALS)
+        except OSError as error:
+            # Nobody has it mapped: the kernel itself still held one of its pages, and has waited a
+            # while for that to end (memfd_wait_for_pins), which is not always long enough.
+            if error.errno != errno.EBUSY or attempt == _SEAL_ATTEMPTS - 1:
+                raise
+        else:
+            return
 
 
 def keep_template(name: str, made: Template) -> None:
@@ -135,12 +144,11 @@ async def save(monitor: Monitor, state: int) -> None:
 
     `state` is open for writing only, or QEMU does not take it.
     """
-    async with asyncio.timeout(_SAVE_S):
-        await monitor.ask("stop")
-        await monitor.ask("add-fd", fd=state, **{"fdset-id": _SET})
-        # Not only of Xen: everything but what is in memory.
-        await monitor.ask("xen-save-devices-state", filename=f"/dev/fdset/{_SET}", live=False)
-        await monitor.ask("remove-fd", **{"fdset-id": _SET})
+    await monitor.ask("stop")
+    await monitor.ask("add-fd", fd=state, **{"fdset-id": _SET})
+    # Not only of Xen: everything but what is in memory.
+    await monitor.ask("xen-save-devices-state", filename=f"/dev/fdset/{_SET}", live=False)
+    await monitor.ask("remove-fd", **{"fdset-id": _SET})
 
 
 async def load(monitor: Monitor) -> None:
