@@ -26,7 +26,7 @@ from cloister.policy import Egress
 from cloister.runtime.gvisor.program import candidates
 from cloister.runtime.namespace.ids import find_sub_ids
 
-from ..contract.machine_root import has_machines
+from ..contract.machine_root import PLACE, has_machines
 
 # Names of nobody (RFC 2606), and the address that the gateway of the tests finds for them.
 NAMES = ("web.test", "other.test", "git.test", "a.wild.test")
@@ -69,6 +69,9 @@ def wall(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str
     """The wall of the sandboxes of a test, where it names none itself."""
     name: str = getattr(request, "param", USUAL_WALL)
     monkeypatch.setenv("CLOISTER_RUNTIMES", f"internal={name}")
+    if name == "microvm":
+        # The disk of the host's programs is made once, not for each test's state.
+        monkeypatch.setenv("CLOISTER_MICROVM", str(PLACE))
     return name
 
 

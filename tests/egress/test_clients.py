@@ -20,9 +20,14 @@ from cloister import Mount, Result, Sandbox
 from cloister.node import Node
 from cloister.policy import Egress
 
+from .conftest import USUAL_WALL
+
 LOOPBACK = "127.0.0.1"
 # The first is opened, for it has rules on requests; the second is passed through; both are TLS.
 OPENED, PASSED = "web.test", "other.test"
+
+# A machine whose processor is emulated takes a minute to start Java.
+CLIENT_S = 300 if USUAL_WALL == "microvm" else 60
 
 Reach = Callable[..., Sandbox]
 
@@ -89,7 +94,7 @@ async def test_go_fetches_modules(tls: Any, files: Path, reach: Reach) -> None:
     async def get(sandbox: Sandbox, base: str, place: str) -> Result:
         more = {"GOPROXY": f"https://{base}", "GOPATH": f"/tmp/{place}", "GOCACHE": "/tmp/cache"}
         command = [str(GO), "mod", "download", "-json", "tiny.test/tiny@v1.0.0"]
-        return await sandbox.run(command, env={**env, **more}, timeout=60)
+        return await sandbox.run(command, env={**env, **more}, timeout=CLIENT_S)
 
     async with reach() as sandbox:
         for number, host in enumerate(hosts(tls)):
@@ -129,10 +134,10 @@ async def test_java_trusts_the_store_it_is_given(
     async with reach() as sandbox:
         await sandbox.files.copy_in(tmp_path / "built", "/workspace/built")
         command = ["java", "-cp", "/workspace/built", "Get", *urls]
-        results = [await sandbox.run(command, timeout=60)]
+        results = [await sandbox.run(command, timeout=CLIENT_S)]
         if Path("/etc/ssl/certs/java/cacerts").is_file():
             # The store where Java looks if no variable says otherwise.
-            results.append(await sandbox.run(["env", "-i", *command], timeout=60))
+            results.append(await sandbox.run(["env", "-i", *command], timeout=CLIENT_S))
     for result in results:
         good = ["old 200", "new 200 hello from outside"]
         found = result.stdout.splitlines()
@@ -167,7 +172,7 @@ async def test_npm_fetches_packages(tls: Any, files: Path, reach: Reach) -> None
                 f" --no-fund --no-update-notifier --cache /tmp/npm{number}/cache"
                 f" --registry https://{host}/files/ tiny-of-tests"
                 " && cd node_modules && echo *",
-                timeout=60,
+                timeout=CLIENT_S,
             )
             assert "tiny-of-tests" in result.stdout, result.stderr
     require_both(tls, "/files/tiny.tgz")
@@ -209,7 +214,11 @@ async def test_cargo_fetches_crates(tls: Any, files: Path, reach: Reach) -> None
     (files / "index" / "ti" / "ny" / "tiny").write_text(json.dumps(line) + "\n")
     toolchain = _toolchain()
     assert toolchain is not None
-    mounts = [Mount(os.path.realpath(toolchain), "/opt/rust", "read")]
+    # Not its documentation: a machine is shown no more of a directory than fits its disk.
+    mounts = [
+        Mount(os.path.realpath(toolchain / part), f"/opt/rust/{part}", "read")
+        for part in ("bin", "lib")
+    ]
     manifest = '[package]\nname="mine"\nversion="0.1.0"\nedition="2021"\n[dependencies]\ntiny="1"\n'
     async with reach(mounts=mounts) as sandbox:
         for number, host in enumerate(hosts(tls)):
@@ -228,7 +237,7 @@ async def test_cargo_fetches_crates(tls: Any, files: Path, reach: Reach) -> None
                 ["/opt/rust/bin/cargo", "fetch"],
                 cwd=place,
                 env={"CARGO_HOME": f"{place}/home", "PATH": "/opt/rust/bin:/usr/bin:/bin"},
-                timeout=60,
+                timeout=CLIENT_S,
             )
             assert result.ok, result.stderr
     require_both(tls, "/files/tiny.crate")
@@ -258,7 +267,7 @@ async def test_apt_reads_a_repository(tls: Any, files: Path, reach: Reach) -> No
             result = await sandbox.run(
                 f"mkdir -p {place}/state/lists/partial {place}/cache/archives/partial"
                 f" && apt-get {options} update && apt-cache {options} show tiny-of-tests",
-                timeout=60,
+                timeout=CLIENT_S,
             )
             assert "Package: tiny-of-tests" in result.stdout, result.stdout + result.stderr
     require_both(tls, "/files/dists/stable/main/binary-amd64/Packages")

@@ -19,6 +19,19 @@ import pytest
 from cloister.server.records import Records
 from cloister.server.tokens import Wish, create_token
 
+from ..contract.machine_root import PLACE
+from ..differences import skip_if_different
+
+# All of them behind another wall: `SERVER_WALL=microvm pytest tests/server`, or `gvisor`.
+WALL = os.environ.get("SERVER_WALL", "namespace")
+
+
+@pytest.fixture(autouse=True)
+def wall(request: pytest.FixtureRequest) -> None:
+    """Skip what is said otherwise of the wall that the servers' sandboxes are behind."""
+    if WALL == "microvm":
+        skip_if_different(request.node, WALL)
+
 
 class Server:
     """A `cloister serve` of its own, with its own state."""
@@ -36,6 +49,11 @@ class Server:
             "CLOISTER_STATE": str(directory / "state"),
             "CLOISTER_MEMORY_KEY": str(key),
         }
+        if WALL != "namespace":
+            self.environment["CLOISTER_RUNTIMES"] = f"internal={WALL}"
+        if WALL == "microvm":
+            # The disk of the host's programs is made once, not for each server's state.
+            self.environment["CLOISTER_MICROVM"] = str(PLACE)
         self.process: subprocess.Popen[str] | None = None
         self.url = ""
         self._clients: list[httpx.Client] = []

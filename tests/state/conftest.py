@@ -24,6 +24,9 @@ from cloister.runtime.namespace.layout import find_layout
 from cloister.store import Store
 from cloister.store.trees import KINDS
 
+from ..contract.machine_root import PLACE
+from ..differences import skip_if_different
+
 HERE = Path(__file__).parent
 POOL_BYTES = 4 * 2**30
 NOT_FROZEN = "without a unified control group there is no freezing and no sum of cpu time"
@@ -33,7 +36,7 @@ DRIVERS = ("plain", "btrfs") if os.geteuid() == 0 else ("plain",)
 Make = Callable[..., Sandbox]
 
 
-# All of them behind another wall: `STATE_WALL=gvisor pytest tests/state`.
+# All of them behind another wall: `STATE_WALL=gvisor pytest tests/state`, or `microvm`.
 WALL = os.environ.get("STATE_WALL", "namespace")
 _COREUTILS = "releases of 2022 refuse a flag of statx, so that ls and stat of coreutils 9 fail"
 _TIMES = (
@@ -65,11 +68,13 @@ NOT_OF_GVISOR = {
 }
 
 
-# About memory alone: once is enough, whatever the disk is kept in.
+# About memory, or the one file of a machine: once is enough, whatever the disk is kept in.
 WITH_ONE_DRIVER = {
     "test_a_fork_that_ended_while_it_stood_ready_is_begun_anew",
     "test_a_name_that_is_taken_is_refused_before_anything_is_ended",
     "test_an_owner_killed_before_memory_is_sealed_leaves_no_name_for_the_disk_alone",
+    "test_an_owner_killed_twenty_times_in_any_step_leaves_no_machine_and_no_lie",
+    "test_a_qemu_killed_sixty_times_in_any_step_is_told_as_lost_and_leaves_nothing",
 }
 
 
@@ -82,17 +87,21 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.soak)
     names = {item: item.name.partition("[")[0] for item in ours}
     absent = [item for item in ours if names[item] in WITH_ONE_DRIVER and "btrfs" in item.name]
-    if WALL != "namespace":
+    if WALL == "gvisor":
         absent += [item for item in ours if names[item] in NOT_OF_GVISOR]
     config.hook.pytest_deselected(items=absent)
     items[:] = [item for item in items if item not in absent]
 
 
 @pytest.fixture(autouse=True)
-def wall(monkeypatch: pytest.MonkeyPatch) -> None:
+def wall(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """The wall of the sandboxes of a test, where it names none itself."""
-    if WALL != "namespace":
-        monkeypatch.setenv("CLOISTER_RUNTIMES", f"internal={WALL}")
+    if WALL == "namespace":
+        return
+    monkeypatch.setenv("CLOISTER_RUNTIMES", f"internal={WALL},untrusted={WALL}")
+    if WALL == "microvm":
+        monkeypatch.setenv("CLOISTER_MICROVM", str(PLACE))
+        skip_if_different(request.node, WALL)
 
 
 @pytest.fixture(scope="session")

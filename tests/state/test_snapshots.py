@@ -9,6 +9,8 @@ import pytest
 
 from cloister import AlreadyExists, GuestGone, NotFound, RequestError, Sandbox, Unsupported
 
+from .conftest import WALL
+
 # Everything a directory can hold that a copy may get wrong.
 ODD_TREE = r"""
 import os, socket, sys
@@ -83,7 +85,9 @@ async def test_every_kind_of_entry_survives_a_snapshot_of_an_idle_sandbox(make, 
         before = await listing(sandbox)
         await sandbox.run(SHUT)
         taken = await sandbox.snapshot()
-        assert taken.method in ("snapshot", "sealed")
+        # Of a machine the host does not know whether anything runs: its disk is copied or shared.
+        if WALL != "microvm":
+            assert taken.method in ("snapshot", "sealed")
         await require_same(taken, before, listing)
 
 
