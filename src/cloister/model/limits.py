@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
+from functools import partial
 from typing import Any
 
 from cloister.errors import RequestError
@@ -70,22 +71,22 @@ class Limits:
         lifetime: float | str = "1h",
         idle: float | str = UNLIMITED,
     ) -> None:
-        values: dict[str, float | None] = {
-            "memory": None if memory == UNLIMITED else _size("memory", memory),
-            "pids": _count("pids", pids, 2, 1_000_000),
-            "cpus": None if cpus == UNLIMITED else _cpus(cpus),
-            "disk": None if disk == UNLIMITED else _size("disk", disk),
-            "inodes": _count("inodes", inodes, 64, 2**32 - 1),
-            "open_files": _count("open_files", open_files, 16, 1_048_576),
-            "shm": _size("shm", shm),
-            "output": _size("output", output),
-            "wall": None if wall == UNLIMITED else _duration("wall", wall),
-            "lifetime": None if lifetime == UNLIMITED else _duration("lifetime", lifetime),
-            "idle": None if idle == UNLIMITED else _duration("idle", idle),
+        given = {
+            "memory": memory,
+            "pids": pids,
+            "cpus": cpus,
+            "disk": disk,
+            "inodes": inodes,
+            "open_files": open_files,
+            "shm": shm,
+            "output": output,
+            "wall": wall,
+            "lifetime": lifetime,
+            "idle": idle,
         }
+        for name, value in given.items():
+            object.__setattr__(self, name, _READERS[name](value))
         object.__setattr__(self, "disk_is_stated", not isinstance(disk, _Usual))
-        for name, value in values.items():
-            object.__setattr__(self, name, value)
 
     def replace(self, **changes: Any) -> Limits:
         """Return these limits with some changed, given in any form the constructor takes."""
@@ -94,7 +95,16 @@ class Limits:
             raise RequestError(
                 f"no limit is called {quote(unknown[0])}; the limits are {', '.join(LIMIT_NAMES)}"
             )
-        return Limits(**{**self.as_dict(), **changes})
+        # What is not changed has been read before, and is not read again.
+        replaced = object.__new__(Limits)
+        for each in fields(self):
+            object.__setattr__(replaced, each.name, getattr(self, each.name))
+        for name, value in changes.items():
+            object.__setattr__(replaced, name, _READERS[name](value))
+        if "disk" in changes:
+            is_stated = not isinstance(changes["disk"], _Usual)
+            object.__setattr__(replaced, "disk_is_stated", is_stated)
+        return replaced
 
     def as_dict(self) -> dict[str, Any]:
         """Return the limits as a person would write them; `Limits(**d)` gives the same again."""
@@ -159,3 +169,23 @@ def _count(name: str, value: object, least: int, most: int) -> int:
     if not least <= value <= most:
         raise RequestError(f"{name} is {quote(value)}; it must be from {least} to {most}")
     return int(value)
+
+
+def _or_unlimited(read: Callable[[object], float]) -> Callable[[object], float | None]:
+    return lambda value: None if value == UNLIMITED else read(value)
+
+
+# By the name of each limit, how a value that somebody wrote is read.
+_READERS: Mapping[str, Callable[[object], float | None]] = {
+    "memory": _or_unlimited(partial(_size, "memory")),
+    "pids": partial(_count, "pids", least=2, most=1_000_000),
+    "cpus": _or_unlimited(_cpus),
+    "disk": _or_unlimited(partial(_size, "disk")),
+    "inodes": partial(_count, "inodes", least=64, most=2**32 - 1),
+    "open_files": partial(_count, "open_files", least=16, most=1_048_576),
+    "shm": partial(_size, "shm"),
+    "output": partial(_size, "output"),
+    "wall": _or_unlimited(partial(_duration, "wall")),
+    "lifetime": _or_unlimited(partial(_duration, "lifetime")),
+    "idle": _or_unlimited(partial(_duration, "idle")),
+}

@@ -6,6 +6,7 @@ import math
 import re
 from decimal import Decimal
 from fractions import Fraction
+from functools import lru_cache
 
 from cloister.errors import RequestError
 from cloister.model.quote import quote
@@ -19,6 +20,8 @@ MAXIMUM_CPUS = 4096
 
 # Longer text is no number; refusing it first keeps the exact arithmetic below cheap.
 _MAXIMUM_CHARACTERS = 64
+# Texts that were read, each no longer than that; what is refused is not remembered.
+_MOST_KNOWN = 256
 
 _BINARY_UNITS = {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40, "PiB": 2**50}
 _BYTE_UNITS = {
@@ -49,6 +52,12 @@ _DURATION_PART = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|us|d|h|m|s)")
 
 def parse_bytes(value: object, field: str = "size") -> int:
     """Return a positive number of bytes from 1073741824, "1GiB", "1.5 GiB" or "10MB"."""
+    # The same few texts are read for every sandbox, and exact arithmetic is slow.
+    parse = _known_bytes if isinstance(value, str) else _parse_bytes
+    return parse(value, field)
+
+
+def _parse_bytes(value: object, field: str) -> int:
     wanted = 'write a whole number of bytes or a size such as "512MiB" or "10MB"'
     if isinstance(value, int) and not isinstance(value, bool):
         count = Fraction(value)
@@ -74,8 +83,16 @@ def parse_bytes(value: object, field: str = "size") -> int:
     return int(count)
 
 
+_known_bytes = lru_cache(_MOST_KNOWN)(_parse_bytes)
+
+
 def parse_duration(value: object, field: str = "duration") -> float:
     """Return a positive number of seconds from 60, 0.25, "60s", "1h30m" or "250ms"."""
+    parse = _known_duration if isinstance(value, str) else _parse_duration
+    return parse(value, field)
+
+
+def _parse_duration(value: object, field: str) -> float:
     wanted = 'write seconds as a number or a duration such as "60s", "1h30m" or "250ms"'
     if isinstance(value, str):
         seconds = _parse_duration_text(value)
@@ -90,6 +107,9 @@ def parse_duration(value: object, field: str = "duration") -> float:
     if seconds > MAXIMUM_SECONDS:
         raise RequestError(f"{field} is {quote(value)}; the most is {MAXIMUM_SECONDS} seconds")
     return float(seconds)
+
+
+_known_duration = lru_cache(_MOST_KNOWN)(_parse_duration)
 
 
 def _parse_duration_text(text: str) -> Fraction | None:

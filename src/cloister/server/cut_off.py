@@ -8,16 +8,18 @@ import struct
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from cloister.server.one_write import OneWrite
+
 # How the server offers it to applications: a function that closes the connection.
 _EXTENSION = "cloister.close"
 
 
-def closable(app: ASGIApp, transport: asyncio.Transport) -> ASGIApp:
+def closable(app: ASGIApp, ends: OneWrite) -> ASGIApp:
     """Return the application, able to close the connection of its requests."""
 
     async def offering(scope: Scope, receive: Receive, send: Send) -> None:
-        scope.setdefault("extensions", {})[_EXTENSION] = lambda: _reset(transport)
-        await app(scope, receive, send)
+        scope.setdefault("extensions", {})[_EXTENSION] = lambda: _reset(ends.transport)
+        await app(scope, receive, ends.sending(send))
 
     return offering
 

@@ -10,7 +10,7 @@ import stat
 import struct
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import h11
 import uvicorn
@@ -20,6 +20,7 @@ from cloister.errors import Busy, HostError
 from cloister.model import quote
 from cloister.server.app import App
 from cloister.server.cut_off import closable
+from cloister.server.one_write import OneWrite
 from cloister.server.settings import Settings
 
 _CREDENTIALS = struct.Struct("3i")
@@ -37,7 +38,9 @@ class Patient(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Close what sends no whole request for too long, and what another user opened."""
         super().connection_made(transport)
-        self.app = closable(self.app, transport)
+        self._ends = OneWrite(transport, self.loop)
+        self.transport = cast("asyncio.Transport", self._ends)
+        self.app = closable(self.app, self._ends)
         self._waiting: asyncio.TimerHandle | None = None
         self._writing: asyncio.TimerHandle | None = None
         self._wait()
@@ -64,6 +67,7 @@ class Patient(H11Protocol):
     def handle_websocket_upgrade(self, event: h11.Request) -> None:
         """Leave the connection to the protocol of WebSockets, which has a clock of its own."""
         self._stop_waiting()
+        self.transport = self._ends.transport
         super().handle_websocket_upgrade(event)
 
     def timeout_keep_alive_handler(self) -> None:

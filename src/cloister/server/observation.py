@@ -109,6 +109,8 @@ class Observation:
                     sandbox,
                 )
             )
+        if not log.isEnabledFor(logging.INFO):
+            return
         # Neither the query nor a header: both may hold what must not be kept.
         log.info(
             "request",

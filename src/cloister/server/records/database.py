@@ -3,15 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict
+from dataclasses import fields
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from sqlalchemy import Connection, and_, create_engine, delete, event, insert, or_, select, update
+from sqlalchemy import (
+    Connection,
+    and_,
+    bindparam,
+    create_engine,
+    delete,
+    event,
+    insert,
+    or_,
+    select,
+    update,
+)
 from sqlalchemy.engine import Engine, make_url
 from sqlalchemy.exc import IntegrityError, SQLAlchemyError
 
@@ -21,6 +34,11 @@ from cloister.server.records.rows import SandboxRow, TokenRow
 from cloister.server.records.tables import migrate, sandboxes, tokens
 
 Value = TypeVar("Value")
+
+# Made once, with places for the values: to make them anew takes longer than the database does.
+_CHANGED = "changed_id"
+_ADD_SANDBOX = insert(sandboxes)
+_CHANGE_SANDBOX = update(sandboxes).where(sandboxes.c.id == bindparam(_CHANGED))
 
 
 class Records:
@@ -77,9 +95,25 @@ class Records:
             self._connection = None
 
     async def do(self, work: Callable[[Connection], Value]) -> Value:
-        """Do something in one transaction; it is done when this returns, even if cancelled."""
+        """Do something in one transaction; it is done even if whoever waits is cancelled."""
         loop = asyncio.get_running_loop()
-        return await asyncio.shield(loop.run_in_executor(self._thread, self.do_now, work))
+        told: asyncio.Future[Value] = loop.create_future()
+        self._thread.submit(self._do_and_tell, work, loop, told)
+        return await told
+
+    def _do_and_tell(
+        self,
+        work: Callable[[Connection], Value],
+        loop: asyncio.AbstractEventLoop,
+        told: asyncio.Future[Value],
+    ) -> None:
+        try:
+            outcome = partial(_settle, told, self.do_now(work), None)
+        except BaseException as error:
+            outcome = partial(_settle, told, None, error)
+        # Where the loop has ended meanwhile, nobody is left to be told.
+        with contextlib.suppress(RuntimeError):
+            loop.call_soon_threadsafe(outcome)
 
     def do_now(self, work: Callable[[Connection], Value]) -> Value:
         """Do something in one transaction, in the calling thread."""
@@ -113,18 +147,13 @@ class Records:
 
     async def add_sandbox(self, row: SandboxRow) -> None:
         """Remember a sandbox, before it is started."""
-        await self.do(
-            lambda connection: connection.execute(insert(sandboxes).values(pack_row(row)))
-        )
+        values = pack_row(row)
+        await self.do(lambda connection: connection.execute(_ADD_SANDBOX, values))
 
     async def change_sandbox(self, id: str, **changes: Any) -> None:
         """Change what is remembered of one."""
-        values = {key: _pack(value) for key, value in changes.items()}
-        await self.do(
-            lambda connection: connection.execute(
-                update(sandboxes).where(sandboxes.c.id == id).values(values)
-            )
-        )
+        values = {_CHANGED: id} | {key: _pack(value) for key, value in changes.items()}
+        await self.do(lambda connection: connection.execute(_CHANGE_SANDBOX, values))
 
     async def forget_ended(self, before: float) -> None:
         """Forget sandboxes that ended before a time and of which nothing is kept."""
@@ -164,6 +193,16 @@ class Records:
         return None if row is None else token_row(row)
 
 
+def _settle(told: asyncio.Future[Any], value: Any, error: BaseException | None) -> None:
+    if told.done():
+        # Whoever waited was cancelled.
+        return
+    if error is None:
+        told.set_result(value)
+    else:
+        told.set_exception(error)
+
+
 def _is_storable(text: str) -> bool:
     """Whether a text can be in the records; PostgreSQL refuses to look for any other."""
     return "\0" not in text and not any("\ud800" <= each <= "\udfff" for each in text)
@@ -171,7 +210,7 @@ def _is_storable(text: str) -> bool:
 
 def pack_row(row: SandboxRow | TokenRow) -> dict[str, Any]:
     """Return a row as its table has it."""
-    return {key: _pack(value) for key, value in asdict(row).items()}
+    return {each.name: _pack(getattr(row, each.name)) for each in fields(row)}
 
 
 def _pack(value: Any) -> Any:
@@ -180,10 +219,10 @@ def _pack(value: Any) -> Any:
 
 def sandbox_row(row: Any) -> SandboxRow:
     """Return a row of the table of sandboxes as a value."""
-    fields = dict(row)
-    fields["metadata"] = json.loads(fields["metadata"])
-    fields["notes"] = json.loads(fields["notes"])
-    return SandboxRow(**fields)
+    values = dict(row)
+    values["metadata"] = json.loads(values["metadata"])
+    values["notes"] = json.loads(values["notes"])
+    return SandboxRow(**values)
 
 
 def token_row(row: Any) -> TokenRow:
