@@ -18,7 +18,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from e2b import Sandbox, SandboxState
-from e2b.exceptions import SandboxNotFoundException
+from e2b.exceptions import SandboxException, SandboxNotFoundException
 
 ROOT = Path(__file__).parents[2]
 
@@ -55,6 +55,18 @@ def test_after_a_crash_what_was_paused_goes_on_and_what_ran_is_gone(fresh: Any) 
     assert again.files.read("kept") == "whole"
     assert again._envd_access_token == asleep._envd_access_token
     assert again.kill() is True
+    assert fresh.stop() == 0
+
+
+def test_where_files_are_in_memory_a_snapshot_is_refused_with_whose_move_it_is(fresh: Any) -> None:
+    fresh.config.write_text('hosts = ["127.0.0.1"]\n')
+    fresh.start()
+    pointed = {"api_key": fresh.key("acme"), "api_url": fresh.url, "sandbox_url": fresh.url}
+    with Sandbox.create(**pointed) as sandbox:
+        for refused in (sandbox.create_snapshot, lambda: sandbox.pause(keep_memory=False)):
+            with pytest.raises(SandboxException, match="whoever runs this server can run"):
+                refused()
+        assert sandbox.commands.run("echo goes on").stdout == "goes on\n"
     assert fresh.stop() == 0
 
 

@@ -7,6 +7,7 @@ import secrets
 from dataclasses import dataclass, replace
 
 from cloister.e2b.boxes import NOTE
+from cloister.e2b.saved import save_disk
 from cloister.server.fleet import Fleet
 from cloister.server.records import SandboxRow
 from cloister.server.resident import Resident
@@ -45,7 +46,7 @@ class Asleep:
         """Save the disk of a sandbox, end it, and remember where it goes on."""
         name = f"{PREFIX}{secrets.token_hex(8)}"
         stored = Names(resident.tenant).stored(name, "snapshot name")
-        snapshot = await self._fleet.stored.snapshot(resident, stored)
+        snapshot = await save_disk(self._fleet, resident, stored)
         notes = {**resident.notes, _SNAPSHOT: snapshot.id}
         # Remembered before it ends: a crash in between leaves one that can go on, not none.
         await self._fleet.records.change_sandbox(resident.id, notes=notes)

@@ -14,6 +14,7 @@ from cloister.e2b.boxes import notes_of
 from cloister.e2b.control import Route, Visit, route
 from cloister.e2b.pausing import arrange, awake, pause
 from cloister.e2b.refusal import CallRefused, refusal_of
+from cloister.e2b.saved import save_disk
 from cloister.e2b.shown import connection
 from cloister.e2b.tags import plain_reference
 from cloister.e2b.wanted import timeout_in
@@ -37,7 +38,7 @@ async def take(visit: Visit) -> Response:
     # One without a name would be gone at the next gc, and clients expect it to stay.
     name = asked or _UNNAMED + secrets.token_hex(8)
     stored = Names(visit.caller.tenant).stored(name, "snapshot name")
-    snapshot = await visit.desk.house.fleet.stored.snapshot(resident, stored)
+    snapshot = await save_disk(visit.desk.house.fleet, resident, stored)
     return json_answer(_shown(visit, snapshot), 201)
 
 
@@ -100,7 +101,7 @@ async def fork(visit: Visit) -> Response:
     resident = awake(visit)
     fleet = visit.desk.house.fleet
     terms = visit.desk.boxes.of(resident).terms
-    snapshot = await visit.desk.house.fleet.stored.snapshot(resident, None)
+    snapshot = await save_disk(fleet, resident, None)
     spec = SandboxSpec(timeout=timeout_in(body), metadata=dict(resident.metadata))
     answers: list[dict[str, Any]] = []
     for _ in range(count):
