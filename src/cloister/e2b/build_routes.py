@@ -16,7 +16,7 @@ from cloister.e2b.answers import empty_answer, json_answer, patiently, read_json
 from cloister.e2b.build_recipe import parse_hash
 from cloister.e2b.control import Desk, Route, Visit, route
 from cloister.e2b.refusal import CallRefused
-from cloister.e2b.tags import DEFAULT, MARK, parse_tag, plain_reference, tagged
+from cloister.e2b.tags import DEFAULT, parse_tag, plain_reference, tagged
 from cloister.e2b.wanted import OWN_TEMPLATES
 from cloister.errors import NotFound
 from cloister.model import UNLIMITED, Limits, parse_name, quote
@@ -37,10 +37,8 @@ async def ask(visit: Visit) -> Response:
     asked = fields.text(body, "name") or fields.text(body, "alias")
     name, colon, tag = asked.rpartition("/")[2].lower().partition(":")
     tags = [parse_tag(each) for each in ([tag] if colon else []) + fields.texts(body, "tags")]
-    if "." in parse_name(name, "template name") or MARK in name:
-        raise CallRefused(
-            "invalid_argument", f'template name is {quote(name)}; leave out dots and "{MARK}"'
-        )
+    if "." in parse_name(name, "template name"):
+        raise CallRefused("invalid_argument", f"template name is {quote(name)}; leave out dots")
     memory_mb, cpus = fields.integer(body, "memoryMB", 2048), fields.integer(body, "cpuCount", 1)
     limits = Limits(memory=memory_mb * 2**20, cpus=cpus, lifetime=UNLIMITED)
     names = tuple(dict.fromkeys(tagged(name, each) for each in tags or [DEFAULT]))

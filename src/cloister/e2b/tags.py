@@ -15,8 +15,8 @@ from cloister.server.shelves import Shelves
 from cloister.server.tenancy import Names, TenantName
 
 DEFAULT = "default"
-# Between a name and a tag; no template has it in its name.
-MARK = "__"
+# Between a name and a tag. Names that clients give to templates have no dot.
+MARK = ".-"
 _TAG = re.compile(r"[a-z0-9][a-z0-9_.-]{0,62}")
 _MOST_TAGS = 100
 
@@ -34,10 +34,10 @@ def parse_tag(text: str) -> str:
 
 def plain_reference(reference: str) -> str:
     """Return what a template or snapshot is called here, without its namespace."""
-    name, _, tag = reference.rpartition("/")[2].partition(":")
+    name, _, tag = reference.rpartition("/")[2].lower().partition(":")
     if tag in ("", DEFAULT, "latest"):
         return name
-    return f"{name}:{tag}" if tag.isdecimal() else tagged(name, tag.lower())
+    return f"{name}:{tag}" if tag.isdecimal() else tagged(name, tag)
 
 
 def tagged(name: str, tag: str) -> str:
