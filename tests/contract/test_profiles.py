@@ -27,6 +27,27 @@ else:
 os.kill(child, 9)
 """
 
+# Has the owner of a descriptor sent a signal, once it can be read from: itself, and the guest.
+BY_DESCRIPTOR = """
+import fcntl, os, signal, socket
+F_SETSIG, heard = 10, []
+def arrive(number, owner):
+    ours, theirs = socket.socketpair()
+    fcntl.fcntl(ours, F_SETSIG, number)
+    fcntl.fcntl(ours, fcntl.F_SETOWN, owner)
+    fcntl.fcntl(ours, fcntl.F_SETFL, os.O_NONBLOCK | os.O_ASYNC)
+    theirs.send(b"x")
+signal.signal(signal.SIGUSR1, lambda *_: heard.append("own"))
+arrive(signal.SIGUSR1, os.getpid())
+for number in (signal.SIGKILL, signal.SIGSTOP):
+    for owner in (1, -1):
+        try:
+            arrive(number, owner)
+        except OSError:
+            pass
+print(*set(heard))
+"""
+
 
 async def test_the_default_has_no_capabilities_and_can_gain_none(sandbox: Sandbox) -> None:
     result = await sandbox.run("grep -E '^(Cap|NoNewPrivs)' /proc/self/status")
@@ -51,6 +72,12 @@ async def test_root_may_change_etc_and_the_user_may_not(make, sandbox: Sandbox) 
         await sandbox.files.write("/etc/new.conf", "x")
     assert "x:x:7:7" not in Path("/etc/passwd").read_text()
     assert not Path("/etc/new.conf").exists()
+
+
+async def test_root_ends_nothing_but_its_own_by_the_signal_of_a_descriptor(make) -> None:
+    async with make(profile="root") as sandbox:
+        assert (await sandbox.run(["python3", "-c", BY_DESCRIPTOR])).stdout == "own\n"
+        assert (await sandbox.run(["true"], timeout=60)).ok
 
 
 async def test_root_may_give_files_away(make, several_ids: None) -> None:

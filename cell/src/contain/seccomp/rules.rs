@@ -55,6 +55,10 @@ const BTRFS: u32 = 0x94 << 8;
 const IOCTL_KIND: u32 = 0xFF << 8;
 /// Those of the same kind that every filesystem has: FICLONE, FICLONERANGE, FIDEDUPERANGE.
 const CLONING: &[u32] = &[0x4004_9409, 0x4020_940D, 0xC018_9436];
+/// Names the signal that a descriptor's owner is sent, and anybody's number may be made the owner.
+const F_SETSIG: u32 = 10;
+/// The guest blocks every signal but those that nobody can block.
+const UNBLOCKED: &[u32] = &[libc::SIGKILL as u32, libc::SIGSTOP as u32];
 const SET_ID_BITS: u32 = 0o6000;
 const IOPRIO_WHO_USER: u32 = 3;
 
@@ -94,6 +98,20 @@ pub fn write(block: &mut Block, rule: Rule, name: &str, options: Options) {
             block.mask(IOCTL_KIND);
             // As every other filesystem answers.
             block.if_equal(BTRFS, |b| b.errno(ENOTTY));
+            block.allow();
+        }
+        Rule::Fcntl => {
+            if options.shield_first {
+                block.argument(1);
+                block.if_equal(F_SETSIG, |b| {
+                    b.argument(2);
+                    for signal in UNBLOCKED {
+                        // As for a number that is no signal.
+                        b.if_equal(*signal, |b| b.errno(EINVAL));
+                    }
+                    b.allow();
+                });
+            }
             block.allow();
         }
         Rule::Personality => {
