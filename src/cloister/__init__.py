@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING
 
 from cloister.errors import (
@@ -33,10 +34,10 @@ from cloister.errors import (
 )
 from cloister.model import Limits, Mount, MountMode, Profile, Reason, Result, Trust, Usage
 from cloister.policy import DirectoryRoot, HostRoot, ImageRoot, Policy, load_policy, parse_policy
-from cloister.sandbox import Change, Entry, Files, Process, Sandbox
 
 if TYPE_CHECKING:
     from cloister.build.stock import Image, Template, Volume
+    from cloister.sandbox import Change, Entry, Files, Process, Sandbox
 
 __version__ = "0.1.0"
 
@@ -85,13 +86,17 @@ __all__ = [
     "parse_policy",
 ]
 
-_MADE_WHEN_ASKED_FOR = ("Image", "Template", "Volume")
+# The gateway is a program of this package too, and is back the sooner the less it reads.
+_WHEN_ASKED_FOR = {
+    **dict.fromkeys(("Image", "Template", "Volume"), "cloister.build.stock"),
+    **dict.fromkeys(("Change", "Entry", "Files", "Process", "Sandbox"), "cloister.sandbox"),
+}
 
 
 def __getattr__(name: str) -> object:
     """Import what only some programs need when the first of them asks for it."""
-    if name in _MADE_WHEN_ASKED_FOR:
-        from cloister.build import stock
-
-        return getattr(stock, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name not in _WHEN_ASKED_FOR:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value: object = getattr(importlib.import_module(_WHEN_ASKED_FOR[name]), name)
+    globals()[name] = value
+    return value

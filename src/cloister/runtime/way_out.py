@@ -101,20 +101,27 @@ class WayOut:
         self._run(self._open, carried.run(self._dialler, where))
 
     async def _ask(self, id: int, question: bytes) -> None:
-        loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(_ANSWER_S):
-                sock = await self._dialler.dial(*_NAMES)
-                with sock:
-                    await loop.sock_sendall(sock, len(question).to_bytes(2, "big") + question)
-                    size = int.from_bytes(await _exactly(sock, 2), "big")
-                    answer = await _exactly(sock, min(size, _MOST_ANSWER_BYTES))
+                try:
+                    answer = await self._answer(question)
+                except ConnectionError:
+                    # The gateway was killed over it. The next one takes what waits at its door,
+                    # and whoever asked would ask again only after seconds.
+                    answer = await self._answer(question)
         except (OSError, TimeoutError):
             # As a datagram that was lost: whoever asked asks again.
             return
         # One that asks and reads no answer does not have them all kept here.
         if not self._link.closed and not self._link.is_unread:
             self._link.send(encode_answer(id, answer))
+
+    async def _answer(self, question: bytes) -> bytes:
+        loop = asyncio.get_running_loop()
+        with await self._dialler.dial(*_NAMES) as sock:
+            await loop.sock_sendall(sock, len(question).to_bytes(2, "big") + question)
+            size = int.from_bytes(await _exactly(sock, 2), "big")
+            return await _exactly(sock, min(size, _MOST_ANSWER_BYTES))
 
     def _run(self, tasks: set[asyncio.Task[None]], work: Awaitable[None]) -> None:
         task = asyncio.ensure_future(work)

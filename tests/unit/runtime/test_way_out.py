@@ -25,6 +25,8 @@ class Around:
     dialled: list[tuple[int, int]] = field(default_factory=list)
     refuses: bool = False
     stalls: bool = False
+    # Connections whose far end is gone as soon as they are there.
+    cut: int = 0
 
     async def dial(self, address: int, port: int) -> socket.socket:
         self.dialled.append((address, port))
@@ -32,6 +34,12 @@ class Around:
             raise ConnectionRefusedError(111, "refused")
         if self.stalls:
             await asyncio.Event().wait()
+        if self.cut:
+            self.cut -= 1
+            ours, theirs = socket.socketpair()
+            ours.setblocking(False)
+            theirs.close()
+            return ours
         sock = socket.socket()
         sock.setblocking(False)
         try:
@@ -175,6 +183,22 @@ async def test_a_question_is_answered_and_one_that_is_too_long_ends_the_sandbox(
             while not guest.lost:
                 await asyncio.sleep(0)
         assert "4096" in str(guest.lost[0])
+
+
+async def test_a_question_that_is_cut_is_asked_once_more_and_no_more_than_that() -> None:
+    async with a_guest() as guest:
+        guest.around.cut = 1
+        await guest.say(ASKED, FIRST_OF_GUEST, b"first")
+        assert (await guest.hear(ANSWER)).payload == b"first"
+        assert len(guest.around.dialled) == 2
+        guest.around.cut = 2
+        await guest.say(ASKED, FIRST_OF_GUEST + 1, b"second")
+        async with asyncio.timeout(20):
+            while len(guest.around.dialled) < 4:
+                await asyncio.sleep(0)
+        await guest.say(ASKED, FIRST_OF_GUEST + 2, b"third")
+        assert (await guest.hear(ANSWER)).payload == b"third"
+        assert len(guest.around.dialled) == 5
 
 
 async def test_without_a_way_out_whatever_is_accepted_is_cut() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import signal
 
@@ -10,7 +9,15 @@ from cloister.node import Node
 from cloister.verify.arena import Arena
 from cloister.verify.case import case
 from cloister.verify.cases.deep_out import deep_out
-from cloister.verify.cases.way_out import ALLOWED, ASK, NOWHERE, OTHER, require_denied, way_out
+from cloister.verify.cases.way_out import (
+    ALLOWED,
+    ASK,
+    NOWHERE,
+    OTHER,
+    another_gateway,
+    require_denied,
+    way_out,
+)
 
 _CONNECT = """
 def attempt(*places):
@@ -294,10 +301,7 @@ async def dead_gateway(arena: Arena) -> None:
         arena.expect("ok" not in (attempt.value or {}).values(), f"went through: {attempt}")
         out.expect_nothing_arrived(arena)
         os.kill(pid or 0, signal.SIGKILL)
-        async with asyncio.timeout(20):
-            while gateway.pid in (None, pid):
-                await asyncio.sleep(0.01)
-            await gateway.wait_ready()
+        await another_gateway(pid)
         out.arrived.clear()
         await out.expect_reached(arena)
 

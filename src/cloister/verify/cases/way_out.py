@@ -18,6 +18,8 @@ from cloister.verify.case import NotApplicable, NotHeld
 ALLOWED, OTHER = "allowed.test", "other.test"
 # Every way in which a connection that leads nowhere is told to a program.
 NOWHERE = ("ECONNRESET", "ECONNREFUSED", "ENETUNREACH", "EHOSTUNREACH", "EPERM", "EACCES")
+# A gateway is a start of Python, which on a busy machine takes its time; nothing passes meanwhile.
+_GATEWAY_S = 60.0
 _ANSWER = b"HTTP/1.1 200 OK\r\nContent-Length: 7\r\nConnection: close\r\n\r\nreached"
 
 # Returns what came back, or raises what the kernel said.
@@ -119,6 +121,18 @@ async def way_out(
         await gateway.rest()
         server.close()
         await server.wait_closed()
+
+
+async def another_gateway(pid: int | None) -> None:
+    """Wait until another process than this one, which was killed, serves."""
+    gateway = Node.current().gateway
+    try:
+        async with asyncio.timeout(_GATEWAY_S):
+            while gateway.pid in (None, pid):
+                await asyncio.sleep(0.01)
+            await gateway.wait_ready()
+    except TimeoutError:
+        raise NotHeld(f"there is no other gateway after {_GATEWAY_S:g} s") from None
 
 
 def require_denied(found: list[str], *wanted: str) -> None:
