@@ -43,6 +43,7 @@ _TIMES = (
     "gVisor keeps the times of what is written to itself; the disk has the host's, by microseconds"
 )
 _ATTRIBUTES = "releases of 2022 have no extended attributes"
+_LINKS = "what is changed by one name of a file is seen by its others when it is opened again"
 _NAMED = "it names its walls itself"
 # What is not asked behind gVisor, and why.
 NOT_OF_GVISOR = {
@@ -56,6 +57,8 @@ NOT_OF_GVISOR = {
     "test_volumes_given_when_it_is_opened_again_are_those_it_gets": _COREUTILS,
     "test_a_kept_sandbox_goes_behind_a_stronger_wall_with_all_it_had": _NAMED,
     "test_a_wall_that_cannot_be_built_changes_nothing": _NAMED,
+    "test_a_promotion_that_fails_leaves_what_was_kept_as_it_was": _NAMED,
+    "test_what_is_kept_is_promoted_into_a_machine_with_all_that_can_be_seen_of_it": _LINKS,
     "test_rewind_brings_back_what_was_there_and_nothing_else": _TIMES,
     "test_what_was_removed_stays_removed_in_every_later_snapshot": _TIMES,
     "test_every_kind_of_entry_survives_a_snapshot_of_an_idle_sandbox": _ATTRIBUTES,
@@ -75,6 +78,7 @@ WITH_ONE_DRIVER = {
     "test_an_owner_killed_before_memory_is_sealed_leaves_no_name_for_the_disk_alone",
     "test_an_owner_killed_twenty_times_in_any_step_leaves_no_machine_and_no_lie",
     "test_a_qemu_killed_sixty_times_in_any_step_is_told_as_lost_and_leaves_nothing",
+    "test_runsc_killed_at_any_moment_leaves_nothing_and_the_next_start_works",
 }
 
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+import socket
 from pathlib import Path
 
 import pytest
 
-from cloister.errors import ProtocolViolation
+from cloister.errors import LaunchFailed, ProtocolViolation
 from cloister.runtime.gvisor.bundle import restoring
 from cloister.runtime.gvisor.program import Runsc
-from cloister.runtime.gvisor.saving import RELEASE, require_release, write_release
+from cloister.runtime.gvisor.saving import RELEASE, require_release, save, write_release
 from cloister.runtime.plan import Kernel
 
 RUNSC = Runsc(Path("/runsc"), "release-1", "systrap")
@@ -57,3 +59,12 @@ def test_a_pipe_is_not_waited_for(files: Path) -> None:
     os.mkfifo(files / RELEASE)
     with pytest.raises(ProtocolViolation, match="plain file"):
         require_release(files, RUNSC)
+
+
+async def test_a_warden_that_is_killed_while_it_is_asked_to_save_is_no_surprise() -> None:
+    ours, theirs = socket.socketpair()
+    ours.setblocking(False)
+    # What it was told is not read any more, and so the rest of what it said is not either.
+    asyncio.get_running_loop().call_soon(theirs.close)
+    with ours, pytest.raises(LaunchFailed, match="does not say why"):
+        await save(ours)

@@ -107,6 +107,7 @@ async def save(word: socket.socket) -> None:
 def _said(word: socket.socket) -> str:
     try:
         text = word.recv(_MAX_LOG).decode("utf-8", "replace").strip()
-    except BlockingIOError:
+    except (BlockingIOError, ConnectionResetError):
+        # It says nothing, or was killed before it could.
         text = ""
     return text or "it does not say why"
