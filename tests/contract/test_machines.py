@@ -265,7 +265,7 @@ async def test_a_running_machine_is_forked_and_each_child_goes_on_as_another() -
         # It went on itself, over the same streams, and is no other.
         before = int((await sandbox.run(["cat", "number"])).stdout.split()[0])
         draw = "head -c 32 /dev/urandom | od -An -v -tx1; cat kept /dev/cloister/renewal"
-        assert "renewal" not in (await sandbox.run(draw)).stdout
+        assert "of the diskrenewal=0\n" in (await sandbox.run(draw)).stdout
         held = memories()
         async with Sandbox.fork(taken.id, count=2) as children:
             # What they began from is plain memory: one for both, as long as they are there.

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import os
+import random
 import secrets
 import signal
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from cloister import Limits, RequestError, Sandbox
+from cloister import Limits, Process, RequestError, Sandbox
 from cloister.model.approvals import Answer, Question
 from cloister.node import Node
 from cloister.policy import Approvals, DirectoryRoot, Egress, EgressRule, Policy
@@ -181,6 +183,57 @@ for _ in range(2):
         await program.wait()
     # The third connection is within the budget and served by another gateway; the fourth is not.
     assert rest.splitlines() == [b"reset", b"b'220 welcome\\n'", b"ConnectionResetError"]
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(1800)
+async def test_a_gateway_killed_twenty_times_loses_connections_and_nothing_else(web: Any) -> None:
+    text = f"""
+import urllib.request
+opener = urllib.request.build_opener(urllib.request.ProxyHandler({{}}))
+while True:
+    try:
+        said = opener.open("http://web.test:{web.port}/hello", timeout=60).read()
+        print("served" if said == b"hello from outside\\n" else said, flush=True)
+    except OSError as error:
+        print("cut", flush=True)
+"""
+    chance = random.Random(seed := random.getrandbits(32))
+    gateway = Node.current().gateway
+    killed: set[int] = set()
+    async with machine(egress=Egress((f"web.test:{web.port}",), ["web.test"])) as sandbox:
+        program = await sandbox.start(["python3", "-c", text])
+        said: list[bytes] = []
+        for _ in range(20):
+            # By one that was there after the last kill, and none that was read before it.
+            await _until_served(program, said)
+            await asyncio.sleep(chance.random() * 0.3)
+            pid = gateway.pid
+            assert pid is not None and pid not in killed, seed
+            os.kill(pid, signal.SIGKILL)
+            killed.add(pid)
+            await _until(lambda: gateway.pid not in {None, *killed})
+        await _until_served(program, said)
+        assert set(said) <= {b"served", b"cut"}, (seed, said)
+        assert sandbox.is_running
+        assert (await sandbox.run("echo well")).stdout == "well\n"
+    assert set(web.paths) == {"/hello"} and len(killed) == 20
+    assert not [pid for pid in killed if Path(f"/proc/{pid}").exists()]
+
+
+async def _until_served(program: Process, said: list[bytes]) -> None:
+    async with asyncio.timeout(120):
+        while True:
+            lines = (await program.stdout.read()).split()
+            said += lines
+            if b"served" in lines:
+                return
+
+
+async def _until(is_so: Callable[[], bool]) -> None:
+    async with asyncio.timeout(120):
+        while not is_so():
+            await asyncio.sleep(0.05)
 
 
 async def test_a_fork_of_memory_has_its_connections_cut_and_a_gateway_of_its_own(

@@ -28,6 +28,8 @@ from cloister.store.place import state_directory
 from cloister.verify.cases.owners import has_ended
 from cloister.verify.resources import descendants
 
+from .conftest import SYNCED
+
 
 async def test_what_was_written_is_there_when_it_is_opened_again(make, listing) -> None:
     async with make(keep="task") as sandbox:
@@ -154,7 +156,7 @@ async def test_a_killed_process_leaves_it_whole_and_free(start_owner, limits, fr
     for turn in range(4):
         owner = await start_owner()
         await owner.ask("open", "it", **settings)
-        await owner.ask("run", "it", f"echo {turn} >> file")
+        await owner.ask("run", "it", f"echo {turn} >> file" + SYNCED)
         await owner.ask("start", "it", "echo on; while :; do echo x > busy; mv busy moved; done")
         if turn % 2:
             await owner.ask("snapshot", "it", f"s{turn}")

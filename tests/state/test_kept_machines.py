@@ -78,8 +78,14 @@ async def test_a_machine_is_kept_saved_forked_and_taken_back(machine: Machine) -
         await _number(sandbox)
         taken = await sandbox.snapshot("one")
         assert taken.method in ("snapshot", "copied", "reflinked")
-        # The program was held still for it, and goes on.
+        for _ in range(2):
+            await sandbox.pause()
+        for _ in range(2):
+            await sandbox.resume()
+        # The program was held still for both, and goes on.
         await _number(sandbox, await _number(sandbox))
+        told = (await sandbox.run(["cat", "/dev/cloister/renewal"])).stdout
+        assert told == f"renewal=0\nsandbox={sandbox.id}\n"
         (await sandbox.run("echo two > a; rm b; echo kept > d")).check()
         async with Sandbox.fork("task@one", count=2) as children:
             for child in children:

@@ -34,9 +34,13 @@ from hypothesis.stateful import (
 
 from cloister.store import Store
 
+from .conftest import SYNCED, WALL
+
 HERE = Path(__file__).parent
 # Without root there is one driver less, and less to tell apart.
 SHORT, LONG = 25 if os.geteuid() == 0 else 8, 500
+if WALL == "microvm":
+    SHORT, LONG = 4, 100
 STEPS = 12
 PATHS = ("a", "b", "d", "d/a", "d/b", "d/e", "d/e/a", "f", "f/a")
 MOST_SANDBOXES = 4
@@ -228,7 +232,7 @@ class Machine(RuleBasedStateMachine):
     )
     def write(self, data: st.DataObject, path: str, what: str) -> None:
         name = data.draw(st.sampled_from(self.moving()))
-        code, _, words, _ = self.owner.ask("run", name, put_command(path, what))
+        code, _, words, _ = self.owner.ask("run", name, put_command(path, what) + SYNCED)
         assert code == 0, words
         self.boxes[name].files = put(self.boxes[name].files, path, what)
 
@@ -236,7 +240,7 @@ class Machine(RuleBasedStateMachine):
     @rule(data=st.data(), path=st.sampled_from(PATHS))
     def remove(self, data: st.DataObject, path: str) -> None:
         name = data.draw(st.sampled_from(self.moving()))
-        self.owner.ask("run", name, f"rm -rf {path}")
+        self.owner.ask("run", name, f"rm -rf {path}" + SYNCED)
         box = self.boxes[name]
         # Below a file or a link there is nothing to remove.
         parents = ["/".join(path.split("/")[:n]) for n in range(1, path.count("/") + 1)]

@@ -42,6 +42,11 @@ class Desk:
         """Hand over the files that were announced."""
         await self._ask(b"".join(letters))
 
+    async def tell(self, renewal: Renewal) -> None:
+        """Say in the sandbox what it goes on as, or that it has begun."""
+        answer = sealed_letter(Writer().u8(_ANSWER).done())
+        await self._ask(_told(renewal) + answer)
+
     async def thaw_renewed(
         self, time_ns: int, renewal: Renewal | None, given: Sequence[bytes]
     ) -> None:
@@ -51,8 +56,7 @@ class Desk:
         """
         letters = renewal_letter(time_ns) + b"".join(given)
         if renewal is not None:
-            text = f"renewal={renewal.number}\nsandbox={renewal.name}\n"
-            letters += sealed_letter(Writer().u8(_TELL).done() + text.encode())
+            letters += _told(renewal)
         letters += sealed_letter(Writer().u8(_FREEZE).u64(_SANDBOX).flag(False).done())
         await self._ask(letters)
 
@@ -83,3 +87,8 @@ class Desk:
     def close(self) -> None:
         """Let go of it."""
         self._socket.close()
+
+
+def _told(renewal: Renewal) -> bytes:
+    text = f"renewal={renewal.number}\nsandbox={renewal.name}\n"
+    return sealed_letter(Writer().u8(_TELL).done() + text.encode())

@@ -43,8 +43,8 @@ class MicrovmGuest(NamespaceGuest):
     shares_kernel = False
     monitor: Monitor | None = None
     desk: Desk | None = None
-    # Whether it stands still by our word, and its disk with it.
-    stands_still: bool = False
+    # Whether it stands still by our word, and its disk with it; None where that went wrong.
+    stands_still: bool | None = False
     way_out: WayOut | None = None
     # What its memory was at first, where it may be saved.
     began_from: int | None = None

@@ -23,6 +23,7 @@ _SPARE_BYTES, _SPARE_SHARE, _SPARE_INODES = 64 * 2**20, 0.1, 1024
 _BLOCK = 4096
 _LEAST_INODES = 64
 _FEATURES = "^resize_inode,^metadata_csum"
+_DUG_BYTES = 64 * 1024
 _MAX_COPIED = 16 * 2**20
 _FICLONE = 0x4004_9409
 
@@ -66,10 +67,29 @@ def empty_image(size_bytes: int, inodes: int, *, journal: bool = False) -> Path:
     With a `journal` it can be used again, however the machine ended that wrote to it.
     """
     kind = "journal" if journal else "empty"
-    return made_once(
-        f"{kind}-{size_bytes}-{inodes}.img",
-        lambda to: write_disk(to, size_bytes, inodes, journal=journal),
-    )
+
+    def make(to: Path) -> None:
+        write_disk(to, size_bytes, inodes, journal=journal)
+        _dig(to)
+
+    return made_once(f"{kind}-{size_bytes}-{inodes}.holes.img", make)
+
+
+def _dig(image: Path) -> None:
+    """Have holes where there are zeros: tables and a journal, which each copy would be made of."""
+    dug = image.with_name(f"{image.name}.dug")
+    try:
+        with open(image, "rb") as source, open(dug, "xb") as to:
+            size = os.fstat(source.fileno()).st_size
+            to.truncate(size)
+            for start, end in _parts(source.fileno(), size):
+                for at in range(start, end, _DUG_BYTES):
+                    data = os.pread(source.fileno(), min(_DUG_BYTES, end - at), at)
+                    if data.strip(b"\0"):
+                        os.pwrite(to.fileno(), data, at)
+        os.rename(dug, image)
+    finally:
+        dug.unlink(missing_ok=True)
 
 
 def write_disk(

@@ -276,6 +276,9 @@ class MicrovmRuntime:
             if plan.stored:
                 guest.began_from = os.dup(first)
         try:
+            if plan.stored and memory is None and guest.desk is not None:
+                # Its memory may be saved: programs look there before they go on as another.
+                await guest.desk.tell(Renewal(0, id))
             facts = await facts_outside(guest, made.kernel, self._accelerator.kvm)
             guest.posture = Posture({**guest.posture.facts, **facts})
         except BaseException:

@@ -75,8 +75,10 @@ def require_same_accelerator(files: Path, shape: Shape) -> None:
 
 async def hold_still(guest: MicrovmGuest, still: bool) -> None:
     """Have everything inside stand still with a disk that is whole as it lies there, or go on."""
-    if guest.desk is None or not _is_stored(guest):
+    if guest.desk is None or not _is_stored(guest) or guest.stands_still is still:
         return
+    # Whether it does is not known until it is answered.
+    guest.stands_still = None
     await guest.desk.freeze(still)
     guest.stands_still = still
 
