@@ -3,6 +3,8 @@
  * No seccomp, no cgroup, no id range, no hidden paths: nothing that makes it a wall.
  *   floor        run /bin/true once, exit 0 when it did
  *   floor N      run it N times, print the microseconds of each, a line for each
+ *   floor N PROGRAM [ARGUMENT...]
+ *                run that N times at once, print the microseconds until the last has ended
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -54,7 +56,10 @@ static void enter_overlay_root(void)
         die("tmpfs");
     if (mkdir("/tmp/upper", 0755) < 0 || mkdir("/tmp/work", 0755) < 0 || mkdir("/tmp/root", 0755) < 0)
         die("mkdir");
-    /* /usr as the root itself: with merged directories it holds /bin and /lib. */
+    /* /usr as the root itself: with merged directories it holds /bin and /lib, and by this link
+     * programs find themselves below /usr too. */
+    if (symlink(".", "/tmp/upper/usr") < 0)
+        die("symlink");
     if (mount("overlay", "/tmp/root", "overlay", 0,
               "userxattr,lowerdir=/usr,upperdir=/tmp/upper,workdir=/tmp/work") < 0)
         die("overlay");
@@ -64,7 +69,7 @@ static void enter_overlay_root(void)
         die("detach of the old root");
 }
 
-static void once(void)
+static pid_t begin(char **argv)
 {
     uid_t uid = getuid();
     gid_t gid = getgid();
@@ -72,37 +77,61 @@ static void once(void)
     if (child < 0)
         die("clone");
     if (child == 0) {
-        char *argv[] = {"/bin/true", NULL}, *envp[] = {NULL};
+        char *envp[] = {NULL};
         become_root_inside(uid, gid);
         enter_overlay_root();
         execve(argv[0], argv, envp);
         die("exec");
     }
+    return (pid_t)child;
+}
+
+static void end(void)
+{
     int status;
-    if (waitpid((pid_t)child, &status, 0) < 0)
+    if (wait(&status) < 0)
         die("wait");
     if (!WIFEXITED(status) || WEXITSTATUS(status) != 0)
         exit(70);
 }
 
+static void print_since(const struct timespec *begun)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    printf("%.1f\n", (double)(now.tv_sec - begun->tv_sec) * 1e6 +
+                         (double)(now.tv_nsec - begun->tv_nsec) / 1e3);
+}
+
 int main(int argc, char **argv)
 {
+    char *usual[] = {"/bin/true", NULL};
     long count = argc > 1 ? strtol(argv[1], NULL, 10) : 0;
-    if (argc > 2 || (argc == 2 && count < 1)) {
-        fprintf(stderr, "usage: floor [N], with N at least 1\n");
+    if (argc > 1 && count < 1) {
+        fprintf(stderr, "usage: floor [N [PROGRAM [ARGUMENT...]]], with N at least 1\n");
         return 64;
     }
     if (count == 0) {
-        once();
+        begin(usual);
+        end();
         return 0;
     }
+    struct timespec begun;
+    clock_gettime(CLOCK_MONOTONIC, &begun);
     for (long index = 0; index < count; index++) {
-        struct timespec begin, end;
-        clock_gettime(CLOCK_MONOTONIC, &begin);
-        once();
-        clock_gettime(CLOCK_MONOTONIC, &end);
-        printf("%.1f\n", (double)(end.tv_sec - begin.tv_sec) * 1e6 +
-                             (double)(end.tv_nsec - begin.tv_nsec) / 1e3);
+        if (argc > 2) {
+            begin(argv + 2);
+            continue;
+        }
+        clock_gettime(CLOCK_MONOTONIC, &begun);
+        begin(usual);
+        end();
+        print_since(&begun);
+    }
+    if (argc > 2) {
+        for (long index = 0; index < count; index++)
+            end();
+        print_since(&begun);
     }
     return 0;
 }

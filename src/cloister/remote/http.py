@@ -12,6 +12,7 @@ import h11
 
 from cloister.errors import HostError
 from cloister.remote.place import Place
+from cloister.remote.plain import END_OF_HEAD, PlainHead, parse_plain_head, plain_request
 
 Body = bytes | AsyncIterable[bytes] | None
 
@@ -107,16 +108,26 @@ class _Connection:
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
         self._writer = writer
-        self._protocol = h11.Connection(h11.CLIENT, _MOST_HEADER_BYTES)
         self._is_used = False
+        # Of the answer that is being read: one of them, by how plain it is.
+        self._plain: PlainHead | None = None
+        self._protocol = h11.Connection(h11.CLIENT, _MOST_HEADER_BYTES)
+        # Of a plain answer: what came with its head, and what is still to come.
+        self._rest = b""
+        self._left_bytes = 0
 
     async def send(
         self, method: str, target: str, headers: dict[str, str], body: Body
     ) -> tuple[int, dict[str, str]]:
         is_used, self._is_used = self._is_used, True
         # Whatever the body raises is its owner's, and not about the connection.
-        await self._send(method, target, headers, body)
+        is_plain = await self._send(method, target, headers, body)
         try:
+            if is_plain and await self._read_plain_head() and self._plain is not None:
+                return self._plain.status, self._plain.headers
+            if is_plain:
+                # It has been sent: to h11 it is told, so that it reads the answer.
+                self._tell(method, target, headers, body)
             answer = await self._head()
         except OSError as error:
             if is_used and not isinstance(body, AsyncIterable):
@@ -130,24 +141,56 @@ class _Connection:
             name.decode("latin-1"): value.decode("latin-1") for name, value in answer.headers
         }
 
-    async def _send(self, method: str, target: str, headers: dict[str, str], body: Body) -> None:
+    async def _send(self, method: str, target: str, headers: dict[str, str], body: Body) -> bool:
+        """Send a request; whether it is one that h11 need not know of unless its answer is odd."""
+        self._plain = None
+        if not isinstance(body, AsyncIterable):
+            data = plain_request(method, target, headers, body)
+            if data is not None:
+                await self._passed(data)
+                return True
+            await self._passed(self._tell(method, target, headers, body))
+            return False
+        self._writer.write(self._tell(method, target, headers, body))
+        async for chunk in body:
+            if chunk and not await self._passed(self._bytes(h11.Data(data=chunk))):
+                return False
+        await self._passed(self._bytes(h11.EndOfMessage()))
+        return False
+
+    def _tell(self, method: str, target: str, headers: dict[str, str], body: Body) -> bytes:
+        """Have h11 know of a request, whole if its body is at hand, and return it as bytes."""
+        self._protocol = h11.Connection(h11.CLIENT, _MOST_HEADER_BYTES)
         fields = dict(headers)
         if isinstance(body, bytes):
             fields["content-length"] = str(len(body))
         elif body is not None:
             fields["transfer-encoding"] = "chunked"
-        request = h11.Request(method=method, target=target, headers=list(fields.items()))
-        data = self._bytes(request)
+        data = self._bytes(h11.Request(method=method, target=target, headers=list(fields.items())))
         if isinstance(body, bytes) and body:
             data += self._bytes(h11.Data(data=body))
         if not isinstance(body, AsyncIterable):
-            await self._passed(data + self._bytes(h11.EndOfMessage()))
-            return
-        self._writer.write(data)
-        async for chunk in body:
-            if chunk and not await self._passed(self._bytes(h11.Data(data=chunk))):
-                return
-        await self._passed(self._bytes(h11.EndOfMessage()))
+            data += self._bytes(h11.EndOfMessage())
+        if self._rest:
+            self._protocol.receive_data(self._rest)
+            self._rest = b""
+        return data
+
+    async def _read_plain_head(self) -> bool:
+        """Read the head of an answer; False, and what came is kept, where h11 is to read it."""
+        came = b""
+        while (at := came.find(END_OF_HEAD)) < 0 and len(came) <= _MOST_HEADER_BYTES:
+            part = await self._reader.read(_PIECE_BYTES)
+            if not part:
+                break
+            came = came + part if came else part
+        self._plain = parse_plain_head(came[:at]) if at >= 0 else None
+        if self._plain is None:
+            self._rest = came
+            return False
+        self._rest = came[at + len(END_OF_HEAD) :]
+        self._left_bytes = self._plain.body_bytes
+        return True
 
     async def _passed(self, data: bytes) -> bool:
         """Send some of a body; whether anybody takes it."""
@@ -171,6 +214,20 @@ class _Connection:
                 return None
 
     async def receive(self) -> AsyncGenerator[bytes, None]:
+        while self._plain is not None:
+            if self._rest:
+                part, self._rest = self._rest[: self._left_bytes], self._rest[self._left_bytes :]
+                self._left_bytes -= len(part)
+                if part:
+                    yield part
+            if self._left_bytes == 0:
+                return
+            try:
+                self._rest = await self._reader.read(_PIECE_BYTES)
+            except OSError as error:
+                raise ServerLost(f"the connection to the server broke: {error}") from error
+            if not self._rest:
+                raise ServerLost("the answer ended in the middle")
         while True:
             try:
                 event = await self._event()
@@ -203,10 +260,15 @@ class _Connection:
 
     def renew(self) -> bool:
         """Make ready for the next request; whether the server lets there be one."""
-        if self._protocol.our_state is not h11.DONE or self._protocol.their_state is not h11.DONE:
-            return False
-        self._protocol.start_next_cycle()
-        return True
+        if self._plain is not None:
+            # More than the answer is nobody's: what it would be taken for is not to be found out.
+            return not self._plain.is_last and self._left_bytes == 0 and not self._rest
+        # What h11 has read beyond the answer would be lost with it.
+        return (
+            self._protocol.our_state is h11.DONE
+            and self._protocol.their_state is h11.DONE
+            and not self._protocol.trailing_data[0]
+        )
 
     def close(self) -> None:
         self._writer.close()
