@@ -24,7 +24,7 @@ CONTROL = [
     ("POST", "/sandboxes/{}/refreshes", {"duration": 300}, 204),
     ("POST", "/v2/sandboxes/{}/connect", {"timeout": 300}, 200),
     ("POST", "/sandboxes/{}/connect", {"timeout": 300}, 200),
-    ("PUT", "/sandboxes/{}/network", {"allowOut": ["example.org"]}, 501),
+    ("PUT", "/sandboxes/{}/network", {"denyOut": ["0.0.0.0/0"]}, 204),
     ("GET", "/snapshots", None, 200),
     ("GET", "/templates", None, 200),
     ("GET", "/templates/aliases/base", None, 200),

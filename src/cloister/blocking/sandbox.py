@@ -119,6 +119,7 @@ class Sandbox:
     rewind = waits(asynchronous.Sandbox.rewind)
     traffic = waits(asynchronous.Sandbox.traffic)
     renew_secrets = waits(asynchronous.Sandbox.renew_secrets)
+    update_egress = waits(asynchronous.Sandbox.update_egress)
 
     def diff(
         self, below: str = "/", *, since: Snapshot | str | int | None = None

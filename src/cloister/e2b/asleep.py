@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import secrets
 from dataclasses import dataclass, replace
+from typing import Any
 
 from cloister.e2b.boxes import NOTE
 from cloister.e2b.saved import save_disk
@@ -14,6 +15,7 @@ from cloister.server.resident import Resident
 from cloister.server.tenancy import Names, TenantName
 
 _SNAPSHOT = "e2b.asleep"
+_EGRESS = "e2b.egress"
 # What snapshots are called that belong to a pause, and are not shown.
 PREFIX = "asleep-"
 
@@ -24,6 +26,12 @@ class Sleeper:
 
     row: SandboxRow
     snapshot: str
+
+    @property
+    def egress(self) -> dict[str, Any] | None:
+        """What it might reach, as the table of a policy file."""
+        found: dict[str, Any] | None = json.loads(self.row.notes.get(_EGRESS, "null"))
+        return found
 
 
 class Asleep:
@@ -48,6 +56,9 @@ class Asleep:
         stored = Names(resident.tenant).stored(name, "snapshot name")
         snapshot = await save_disk(self._fleet, resident, stored)
         notes = {**resident.notes, _SNAPSHOT: snapshot.id}
+        if resident.sandbox.policy.egress is not None:
+            # A fork has no way out; this one goes on with its own.
+            notes[_EGRESS] = json.dumps(resident.sandbox.policy.egress.as_dict())
         # Remembered before it ends: a crash in between leaves one that can go on, not none.
         await self._fleet.records.change_sandbox(resident.id, notes=notes)
         await self._fleet.end(resident.tenant, resident.id, "it was paused")

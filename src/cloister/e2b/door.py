@@ -19,6 +19,7 @@ from cloister.e2b.build_routes import BUILD_ROUTES, put_file
 from cloister.e2b.builds import Builds
 from cloister.e2b.control import Desk
 from cloister.e2b.interpreter import routes as interpreter
+from cloister.e2b.network_routes import NETWORK_ROUTES
 from cloister.e2b.pausing import resume_for_traffic
 from cloister.e2b.ports import bad_gateway, passed_headers, proxy, target_of
 from cloister.e2b.refusal import CallRefused
@@ -38,6 +39,7 @@ _UPLOAD = re.compile(r"/templates/[^/]+/files/[0-9a-f]{64}")
 _HOST = re.compile(r"(\d{1,5})-(i[a-z0-9]+(?:-[a-z0-9]+)?)\.")
 _ROUTES = [
     *SANDBOX_ROUTES,
+    *NETWORK_ROUTES,
     # Before those of snapshots, to whom every other name below /templates may belong.
     *TEMPLATE_ROUTES,
     *SNAPSHOT_ROUTES,

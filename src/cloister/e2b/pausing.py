@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 
 from starlette.responses import Response
 
@@ -10,10 +11,11 @@ from cloister.e2b import fields
 from cloister.e2b.answers import empty_answer, error_answer, read_json
 from cloister.e2b.control import Desk, Visit
 from cloister.errors import CloisterError, NotFound
+from cloister.policy import Egress
 from cloister.server.remembered import Origin
 from cloister.server.resident import Resident
 from cloister.server.spec import SandboxSpec
-from cloister.server.tokens import Caller
+from cloister.server.tokens import Caller, Role
 
 
 def awake(visit: Visit) -> Resident:
@@ -68,9 +70,15 @@ async def rouse(desk: Desk, caller: Caller, id: str, timeout_s: float) -> tuple[
     sleeper = await desk.asleep.find(caller.tenant, id)
     if sleeper is not None:
         row = sleeper.row
-        spec = SandboxSpec(timeout=timeout_s, metadata=dict(row.metadata))
+        egress = sleeper.egress
+        if egress is not None and not fleet.settings.open_internet:
+            # The owner may have closed it since.
+            egress = None if Egress.from_dict(egress).is_open else egress
+        spec = SandboxSpec(timeout=timeout_s, metadata=dict(row.metadata), egress=egress)
         origin = Origin(id=id, notes=tuple(row.notes.items()))
-        (resident,) = await fleet.fork(caller, sleeper.snapshot, spec, 1, origin)
+        # It may name what only a template of the owner's could give it.
+        owner = replace(caller, role=Role.ADMIN)
+        (resident,) = await fleet.fork(owner, sleeper.snapshot, spec, 1, origin)
         await desk.asleep.wake(caller.tenant, id)
         arrange(desk, resident)
         return resident, True

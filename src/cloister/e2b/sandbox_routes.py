@@ -246,16 +246,6 @@ def _after(found: list[dict[str, Any]], token: str | None) -> int:
     return sum(each["startedAt"] > str(started_at) for each in found)
 
 
-async def network(visit: Visit) -> Response:
-    """Change what may be reached: not while it runs."""
-    visit.require("sandboxes:write")
-    awake(visit)
-    raise CallRefused(
-        "unimplemented",
-        "what a sandbox may reach is set when it is created; create another with network=",
-    )
-
-
 SANDBOX_ROUTES: list[Route] = [
     route("POST", "/v2/sandboxes", create),
     route("POST", "/sandboxes", create),
@@ -270,5 +260,4 @@ SANDBOX_ROUTES: list[Route] = [
     route("POST", "/sandboxes/{}/connect", connect),
     route("POST", "/sandboxes/{}/resume", resume),
     route("GET", "/sandboxes/{}/metrics", metrics),
-    route("PUT", "/sandboxes/{}/network", network),
 ]

@@ -47,7 +47,7 @@ async def read_wanted(fleet: Fleet, caller: Caller, body: Mapping[str, Any]) -> 
     for name, why in _NOT_HERE.items():
         if body.get(name):
             raise CallRefused("unimplemented", why)
-    network = read_network(body)
+    network = read_network(body, is_open=fleet.settings.open_internet)
     terms = _terms(body, network)
     base = plain_reference(terms.template)
     spec = SandboxSpec(
@@ -55,7 +55,7 @@ async def read_wanted(fleet: Fleet, caller: Caller, body: Mapping[str, Any]) -> 
         metadata=fields.text_table(body, "metadata"),
         timeout=timeout_in(body),
         volumes=_volumes(body) or None,
-        egress=None if network.hosts is None else list(network.hosts),
+        egress=None if network.egress is None else network.egress.as_dict(),
     )
     template = await _has_template(fleet, caller, base)
     if template:
@@ -126,7 +126,8 @@ async def _own(fleet: Fleet, spec: SandboxSpec, network: NetworkRules) -> Sandbo
         storage="disk" if is_on_disk else "memory",
         env=spec.env,
         limits=limits,
-        egress=network.hosts or None,
+        # With a way out even if nothing may be reached yet: it cannot be made later.
+        egress=network.egress if network.is_asked_for else None,
     )
     spec.policy = policy.as_dict()
     spec.env = spec.egress = None

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import functools
-import json
 import os
 import socket
 from collections.abc import Mapping
@@ -16,9 +14,9 @@ from cloister.egress.intake import Intake
 from cloister.egress.pipes import Pipes
 from cloister.egress.reports import Reports
 from cloister.egress.secrets.bound import Secrets
+from cloister.egress.terms import read_terms
 from cloister.egress.upstream import Upstream
 from cloister.egress.ward import Depth, Ward
-from cloister.policy import Egress, Policy
 
 _DOORS = 6
 # Of a sandbox that is served for the first time, and whose requests are not read.
@@ -114,7 +112,7 @@ class Gateway:
         self._loop.call_soon(self._loop.call_soon, self._reports.tell_last, id, number)
 
     def _serve(self, id: str, content: dict[str, Any], doors: list[int]) -> None:
-        policy = _policy(content["terms"])
+        policy = read_terms(content["terms"])
         ward = self._wards[id] = Ward(
             id,
             policy,
@@ -132,13 +130,6 @@ class Gateway:
             old.close()
         intake = self._intakes[id] = Intake(ward, doors)
         intake.begin()
-
-
-@functools.lru_cache(maxsize=64)
-def _policy(terms: str) -> Policy:
-    """Return what a sandbox may reach. Many are told the same."""
-    tables = json.loads(terms)
-    return Policy(egress=Egress.from_dict(tables["egress"]), secrets=tables["secrets"])
 
 
 def _depth(content: dict[str, str] | None) -> Depth | None:

@@ -49,6 +49,8 @@ class Passage:
         self._relay: Relay | None = None
         self._meter = ward.meter if ward.meter.has_limits else None
         self._reads_requests = False
+        # The address is what was allowed: nothing that is said could lead anywhere else.
+        self._is_by_address = False
         self._addresses: list[Address] = []
         self._failure: Refusal | Unreachable | None = None
         self._conversation: Conversation | None = None
@@ -58,10 +60,13 @@ class Passage:
         self.name, self.port = name, port
         self._verdict = await self.ward.permit(name, port, self.caller.sock)
         self._reads_requests = self.ward.reads_requests(name, port)
+        self._is_by_address = not self._reads_requests and self.ward.is_by_address(name)
 
     @property
     def is_web(self) -> bool:
         """Whether it is known before a word is said that a web client speaks first."""
+        if self._is_by_address:
+            return False
         return self._reads_requests or self.port in _WEB
 
     async def redirected(self) -> None:
@@ -163,7 +168,9 @@ class Passage:
     async def _carry_out(
         self, relay: Relay, far: socket.socket, first: FirstWords | None, target: bytes | None
     ) -> None:
-        if first is None:
+        if first is None and self._is_by_address:
+            first = FirstWords("tcp")
+        elif first is None:
             first = await hear(self.caller, self.name, self.port, self.ward.bounds)
             self.protocol = first.protocol
         if first.head is None:

@@ -23,6 +23,7 @@ from cloister.egress.secrets.bound import Secrets
 from cloister.egress.upstream import Address, Upstream
 from cloister.model.approvals import Answer, Question
 from cloister.policy import Connect, Effect, Egress, HttpRequest, Policy, Verdict, judge
+from cloister.policy.networks import parse_address
 
 if TYPE_CHECKING:
     from cloister.egress.depth.authority import Leaves
@@ -183,7 +184,17 @@ class Ward:
     async def find(self, name: str, port: int) -> list[Address]:
         """Return the checked addresses of a name."""
         private = self._egress.may_be_private(name)
-        return await self.upstream.find(name, port, private=private, turns=self._lookups)
+        found = await self.upstream.find(name, port, private=private, turns=self._lookups)
+        if not self._egress.is_by_address(name):
+            return found
+        reachable = self._egress.reachable(found)
+        if not reachable:
+            raise Refusal(f"{name} has the address {found[0]}, which no network of the policy has")
+        return reachable
+
+    def is_by_address(self, name: str) -> bool:
+        """Whether a connection is to an address that was allowed as such, whatever is said."""
+        return parse_address(name) is not None and self._egress.is_by_address(name)
 
     async def room(self) -> None:
         """Wait until the owner can be told of what is let out next."""

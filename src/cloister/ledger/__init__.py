@@ -8,6 +8,7 @@ from cloister.ledger.crossings import Connected, ConnectionClosed, NameAsked, Re
 from cloister.ledger.decisions import (
     ApprovalAnswered,
     ApprovalAsked,
+    EgressChanged,
     Granted,
     Judged,
     Revoked,
@@ -51,6 +52,7 @@ __all__ = [
     "ConnectionClosed",
     "Cut",
     "CutList",
+    "EgressChanged",
     "Entry",
     "FileAccessed",
     "FilesChanged",

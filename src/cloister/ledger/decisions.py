@@ -54,6 +54,15 @@ class Revoked(Payload):
 
 
 @dataclass(frozen=True, slots=True)
+class EgressChanged(Payload):
+    """What may be reached was replaced while the sandbox runs; `policy` is the new one's digest."""
+
+    kind: ClassVar[str] = "policy.egress"
+    policy: Text
+    reaches: Texts
+
+
+@dataclass(frozen=True, slots=True)
 class SecretUsed(Payload):
     """A placeholder was replaced by the secret of that name, for that host; never its value."""
 

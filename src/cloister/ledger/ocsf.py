@@ -128,6 +128,8 @@ def _mapped(entry: Entry, begin: Payload | None) -> tuple[int, int, dict[str, An
             return _authorized(entry, readable(payload.allows), readable(payload.who), Effect.ALLOW)
         case decisions.Revoked():
             return _authorized(entry, readable(payload.rule), readable(payload.who), Effect.DENY)
+        case decisions.EgressChanged():
+            return _authorized(entry, "egress", None, Effect.ALLOW)
         case decisions.SecretUsed():
             return _authorized(entry, f"secret {readable(payload.name)}", None, Effect.ALLOW)
         case decisions.SecretBlocked():

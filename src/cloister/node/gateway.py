@@ -5,10 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
-import functools
 import importlib.util
 import itertools
-import json
 import os
 import socket
 import subprocess
@@ -19,11 +17,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from cloister.egress import control
+from cloister.egress.terms import write_terms
 from cloister.errors import HostError, Unsupported
 from cloister.model import SandboxId
 from cloister.node.held_questions import Ask, HeldQuestions
 from cloister.node.traffic_log import TrafficLog
-from cloister.policy import Egress, Policy, SecretBinding
+from cloister.policy import Policy
 from cloister.runtime.doors import Doors
 
 if TYPE_CHECKING:
@@ -37,6 +36,8 @@ _SHORTEST_PAUSE_S, _LONGEST_PAUSE_S = 0.01, 5.0
 # One that has lived so long was well.
 _LONG_LIFE_S = 30.0
 _SETTLE_S = 1.0
+# A gateway that does not take a new policy for so long is ended, for it still serves the old one.
+_CHANGE_S = 10.0
 # A gateway that takes no word for so long serves nobody either.
 _SEND_S = 2.0
 _MAX_STDERR = 4096
@@ -170,10 +171,26 @@ class GatewayKeeper:
 
     def renew(self, id: SandboxId, provisions: Provisions) -> None:
         """Serve a sandbox anew with other values; what is open is cut, and was the last of them."""
+        self._serve_anew(id, provisions=provisions)
+
+    async def change(self, id: SandboxId, policy: Policy) -> None:
+        """Serve a sandbox anew by another policy; what is open is cut, and may come again.
+
+        Returns when no other policy is in force.
+        """
+        self._serve_anew(id, policy=policy)
+        if self._end is None:
+            # Nothing leaves meanwhile, and the next one is told the new policy only.
+            return
+        told, _ = await asyncio.wait([self._asked("settle", id)], timeout=_CHANGE_S)
+        if not told:
+            self._died()
+
+    def _serve_anew(self, id: SandboxId, **changes: Any) -> None:
         served = self._served.get(id)
         if served is None:
             raise HostError("it has no way out any more")
-        self._served[id] = dataclasses.replace(served, provisions=provisions)
+        self._served[id] = dataclasses.replace(served, **changes)
         if self._end is not None:
             self._hand_over(id, self._served[id])
 
@@ -182,7 +199,7 @@ class GatewayKeeper:
         frame = {
             "do": "serve",
             "sandbox": id,
-            "terms": _terms(served.policy.egress, served.policy.secrets),
+            "terms": write_terms(served.policy.egress, served.policy.secrets),
         }
         content = {
             "book": served.log.book,
@@ -374,13 +391,6 @@ class GatewayKeeper:
             self._process.stderr.close()
         # Not ours to wait for.
         self._process = None
-
-
-@functools.lru_cache(maxsize=64)
-def _terms(egress: Egress | None, secrets: tuple[SecretBinding, ...]) -> str:
-    """Return what the gateway is told of a policy: the same text for every sandbox of it."""
-    tables = Policy(egress=egress, secrets=secrets).as_dict()
-    return json.dumps({"egress": tables["egress"], "secrets": tables.get("secrets", {})})
 
 
 def _settle(settled: asyncio.Future[None] | None) -> None:

@@ -209,6 +209,12 @@ class Node:
         # Until it is told, the old ones are in use.
         await self.depth_gateway.settle(id)
 
+    async def change_egress(self, id: SandboxId, policy: Policy, *, depth: bool) -> None:
+        """Have what a sandbox may reach replaced at its way out; nothing of before is open then."""
+        gateway = self.depth_gateway if depth else self.gateway
+        await gateway.settle(id)
+        await gateway.change(id, policy)
+
     async def settle(self, id: SandboxId) -> None:
         """Wait until all that has happened at a sandbox's way out so far is in its log."""
         await asyncio.gather(self.gateway.settle(id), self.depth_gateway.settle(id))

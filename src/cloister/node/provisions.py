@@ -65,6 +65,8 @@ class Provisions:
     credentials: tuple[Credential, ...] = field(repr=False)
     # Values of before, which a server may still say back.
     retired: tuple[SecretValue, ...] = ()
+    # Those that the authority is good for, as rules and secrets name them.
+    hosts: tuple[str, ...] = ()
 
     @property
     def env(self) -> dict[str, str]:
@@ -138,7 +140,14 @@ async def provide(
         raise
     placeholders = {each.name: placeholder_for(each.reveal()) for each in values}
     return Provisions(
-        authority, bundle, store, open_store, placeholders, tuple(values), tuple(credentials)
+        authority,
+        bundle,
+        store,
+        open_store,
+        placeholders,
+        tuple(values),
+        tuple(credentials),
+        hosts=tuple(_hosts(policy)),
     )
 
 
@@ -182,14 +191,19 @@ async def _stored(binding: SecretBinding, read: ReadStored | None) -> SecretValu
 def _certificates(policy: Policy) -> tuple[Authority, str, tuple[bytes, bytes]]:
     from cloister.egress.depth.authority import make_authority
 
-    rules = () if policy.egress is None else policy.egress.rules
-    hosts = [rule.host.host for rule in rules]
-    hosts += [host.host for secret in policy.secrets for host in secret.hosts]
+    hosts = _hosts(policy)
     lifetime = policy.limits.lifetime
     lasts_s = _LONGEST_S if lifetime is None else min(lifetime + _DAY_S, _LONGEST_S)
     authority = make_authority(hosts, lasts_s)
     bundle = host_bundle()
     return authority, bundle, java_stores(bundle, authority.certificate)
+
+
+def _hosts(policy: Policy) -> list[str]:
+    """Return the hosts to which requests may be read."""
+    rules = () if policy.egress is None else policy.egress.rules
+    hosts = [rule.host.host for rule in rules]
+    return hosts + [host.host for secret in policy.secrets for host in secret.hosts]
 
 
 def write_files(provisions: Provisions, beside: Path) -> dict[str, Path]:

@@ -13,6 +13,14 @@ from cloister.policy.destinations import Connect, Destination, parse_host
 from cloister.policy.effect import Effect
 from cloister.policy.egress_rules import WEB_PORTS, EgressRule, parse_destination
 from cloister.policy.http_request import HttpRequest
+from cloister.policy.networks import (
+    EVERYTHING,
+    Address,
+    Network,
+    holder,
+    parse_address,
+    parse_network,
+)
 
 __all__ = ["WEB_PORTS", "Decided", "Egress"]
 _MOST = 1000
@@ -34,12 +42,16 @@ class Egress:
     `allow` are "host", "host:port" or "*.host" (exactly one label deep). `private` are those of
     the exact names whose addresses may be private ones, such as a registry of one's own. `rules`
     come before `allow`, and the first that matches decides. `budget` is for the whole life.
+    `networks` are addresses that may be reached at every port, but for those in `without`; public
+    ones only, and by names only where they are all of IPv4 ("0.0.0.0/0").
     """
 
     allow: tuple[Destination, ...]
     private: tuple[str, ...]
     rules: tuple[EgressRule, ...]
     budget: Budget | None
+    networks: tuple[Network, ...]
+    without: tuple[Network, ...]
 
     def __init__(
         self,
@@ -47,6 +59,8 @@ class Egress:
         private: Iterable[str] = (),
         rules: Iterable[EgressRule | Mapping[str, Any]] = (),
         budget: Budget | Mapping[str, Any] | None = None,
+        networks: Iterable[str] = (),
+        without: Iterable[str] = (),
     ) -> None:
         listed = _listed(allow, "allow")
         parsed = tuple(map(_parse_allowed, listed))
@@ -64,6 +78,16 @@ class Egress:
         if given is not None and not isinstance(given, Budget):
             raise RequestError(f"egress.budget is {quote(budget)}; write a Budget")
         object.__setattr__(self, "budget", given)
+        for field, values in (("networks", networks), ("without", without)):
+            found = (parse_network(each, f"egress.{field}") for each in _listed(values, field))
+            object.__setattr__(self, field, tuple(found))
+        if self.without and not self.networks:
+            raise RequestError("egress.without has no meaning without egress.networks; add those")
+
+    @property
+    def is_open(self) -> bool:
+        """Whether every public address may be reached, but for some."""
+        return EVERYTHING in self.networks
 
     def decide(self, request: Connect | HttpRequest, *, depth: bool) -> Decided | None:
         """Return what decides a request: the first rule that matches, else `allow`, else nothing.
@@ -80,12 +104,52 @@ class Egress:
             if each.matches(connect):
                 name = f"egress.allow {each.host if each.ports == WEB_PORTS else each}"
                 return Decided(Effect.ALLOW, name, f'the policy has the rule "{name}"')
-        return None
+        return self._decide_address(connect.host)
+
+    def _decide_address(self, host: str) -> Decided | None:
+        if not self.is_by_address(host):
+            return None
+        address = parse_address(host)
+        if address is None:
+            # Which it has is known when it is dialled; see `reachable`.
+            found: Network | None = EVERYTHING if self.is_open else None
+        else:
+            excepted = holder(self.without, address)
+            found = holder(self.networks, address)
+            if found is not None and excepted is not None:
+                name = f"egress.without {excepted}"
+                return Decided(Effect.DENY, name, f'the policy has the rule "{name}"')
+        if found is None:
+            return None
+        name = f"egress.networks {found}"
+        return Decided(Effect.ALLOW, name, f'the policy has the rule "{name}"')
+
+    def is_by_address(self, host: str) -> bool:
+        """Whether nothing but its address decides on a canonical host.
+
+        One that a rule or `allow` speaks of is reached as these say, at no other port.
+        """
+        spoken = (*self.allow, *(rule.host for rule in self.rules))
+        return bool(self.networks) and not any(each.covers(host) for each in spoken)
+
+    def reachable(self, addresses: Iterable[Address]) -> list[Address]:
+        """Return those addresses that may be dialled for a name which no rule speaks of."""
+        return [
+            each
+            for each in addresses
+            if holder(self.networks, each) is not None and holder(self.without, each) is None
+        ]
 
     def may_ask(self, name: str) -> bool:
-        """Whether a canonical name may be looked up: whether any port of it may be reached."""
+        """Whether a canonical name may be looked up: whether any port of it may be reached.
+
+        To look it up tells a name server of it, and so for networks it is done only where
+        everything may be told to anybody.
+        """
         spoken = [*self.allow, *(rule.host for rule in self.rules)]
         ports = {port for each in spoken if each.covers(name) for port in each.ports}
+        if self.is_open and self.is_by_address(name):
+            return True
         return any(self._may_open(Connect(name, port)) for port in sorted(ports))
 
     def _may_open(self, connect: Connect) -> bool:
@@ -115,13 +179,20 @@ class Egress:
             "private": list(self.private),
             **({"rule": [rule.as_dict() for rule in self.rules]} if self.rules else {}),
             **({} if self.budget is None else {"budget": self.budget.as_dict()}),
+            **({"networks": list(map(str, self.networks))} if self.networks else {}),
+            **({"without": list(map(str, self.without))} if self.without else {}),
         }
 
     @classmethod
     def from_dict(cls, table: Mapping[str, Any]) -> Egress:
         """Return what `as_dict` wrote."""
         return cls(
-            table["allow"], table.get("private", ()), table.get("rule", ()), table.get("budget")
+            table.get("allow", ()),
+            table.get("private", ()),
+            table.get("rule", ()),
+            table.get("budget"),
+            table.get("networks", ()),
+            table.get("without", ()),
         )
 
 

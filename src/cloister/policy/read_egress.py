@@ -8,11 +8,12 @@ from typing import Any
 from cloister.policy.budget import BUDGET_KEYS, Budget
 from cloister.policy.egress import Egress, require_reached
 from cloister.policy.egress_rules import RULE_PARSERS, EgressRule
+from cloister.policy.networks import parse_network
 from cloister.policy.places import Places
 
-EGRESS_KEYS = ("allow", "private", "rule", "budget")
+EGRESS_KEYS = ("allow", "private", "rule", "budget", "networks", "without")
 EGRESS_SCHEMA = (
-    *("egress.allow", "egress.private"),
+    *("egress.allow", "egress.private", "egress.networks", "egress.without"),
     *(f"egress.rule.{key}" for key in RULE_PARSERS),
     *(f"egress.budget.{key}" for key in BUDGET_KEYS),
 )
@@ -21,17 +22,28 @@ EGRESS_SCHEMA = (
 def read_egress(places: Places, table: Mapping[str, Any]) -> Egress:
     """Return what the table says may be reached."""
     places.refuse_unknown(("egress",), table, EGRESS_KEYS)
-    # Rules say by themselves what may be reached; without any, nothing said is a slip.
-    allow = table.get("allow", []) if "rule" in table else None
+    # Rules and networks say by themselves what may be reached; without any, nothing said is a slip.
+    allow = table.get("allow", []) if "rule" in table or "networks" in table else None
     if allow is None:
         allow = places.required(("egress",), table, "allow")
     for index, host in enumerate(allow if isinstance(allow, list) else ()):
         with places.at(("egress", "allow", index)):
             Egress([host])
+    for key in ("networks", "without"):
+        for index, network in enumerate(table.get(key, ())):
+            with places.at(("egress", key, index)):
+                parse_network(network, f"egress.{key}")
     rules = _read_rules(places, table.get("rule", []))
     budget = _read_budget(places, table)
     with places.at(("egress", "private" if "private" in table else "allow")):
-        return Egress(allow, table.get("private", []), rules, budget)
+        return Egress(
+            allow,
+            table.get("private", []),
+            rules,
+            budget,
+            table.get("networks", []),
+            table.get("without", []),
+        )
 
 
 def _read_rules(places: Places, tables: object) -> list[EgressRule]:

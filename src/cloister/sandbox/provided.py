@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from cloister.errors import CloisterError, RequestError
-from cloister.model import SandboxId
+from cloister.model import SandboxId, quote
+from cloister.policy import Egress
 
 if TYPE_CHECKING:
     from cloister.node import Node
     from cloister.node.provisions import Provisions, ReadStored
     from cloister.policy import Policy
     from cloister.runtime.base import Guest
+    from cloister.sandbox.recording import Recording
     from cloister.sandbox.surroundings import Surroundings
 
 
@@ -47,6 +50,21 @@ class Provided:
         self._provisions, failed = await renew(self._provisions, policy, self.read_stored)
         return self._provisions, failed
 
+    @property
+    def is_there(self) -> bool:
+        """Whether its requests are read, and so by a gateway of their own."""
+        return self._provisions is not None
+
+    def require_read(self, policy: Policy) -> None:
+        """Refuse rules on requests that cannot be read: what opens them was made at the start."""
+        known = () if self._provisions is None else self._provisions.hosts
+        for rule in () if policy.egress is None else policy.egress.rules:
+            if rule.needs_depth and rule.host.host not in known:
+                raise RequestError(
+                    f"the rule {quote(rule.name)} is on requests to {rule.host.host}, of which no "
+                    "rule or secret spoke at the start of the sandbox; start another one with it"
+                )
+
     async def close(self) -> None:
         """Have revoked what was minted for it; raises if that failed."""
         provisions, self._provisions = self._provisions, None
@@ -67,6 +85,9 @@ class Belonging:
 
         def _running(self) -> Guest: ...
 
+        @property
+        def recording(self) -> Recording | None: ...
+
     async def renew_secrets(self) -> None:
         """Read all secrets from their sources again; from here on the old values are not used.
 
@@ -79,6 +100,28 @@ class Belonging:
             await self._node.renew(self.id, provisions)
         if failed:
             raise failed[0]
+
+    async def update_egress(self, egress: Egress | Sequence[str]) -> None:
+        """Replace what may be reached, from now on; what is open is cut, and is judged anew.
+
+        It must have been started with a way out, which `egress=[]` gives too. Rules on requests are
+        possible for hosts of which the rules or secrets of its start spoke.
+        """
+        guest = self._running()
+        wanted = egress if isinstance(egress, Egress) else Egress(egress)
+        if self.policy.egress is None or guest.doors is None:
+            raise RequestError(
+                "the sandbox was started without a way out; start it with egress=[], and it can "
+                "be given one later"
+            )
+        policy = self.policy.replace(egress=wanted, ledger=self.policy.ledger)
+        self._provided.require_read(policy)
+        if self._node is not None:
+            # Written before it is true: of what then leaves the ledger says why it may.
+            if self.recording is not None:
+                self.recording.egress_changed(policy)
+            self.policy = policy
+            await self._node.change_egress(self.id, policy, depth=self._provided.is_there)
 
     def belongs_to(self, owner: str, read_stored: ReadStored | None = None) -> None:
         """Say whose it is, and what reads the secrets that they have stored."""

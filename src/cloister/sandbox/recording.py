@@ -19,6 +19,7 @@ from cloister.errors import (
     RequestError,
 )
 from cloister.ledger import (
+    EgressChanged,
     FileAccessed,
     Forked,
     Judged,
@@ -236,6 +237,15 @@ class Recording:
     def paused(self, paused: bool) -> None:
         """Write that everything inside was held still, or goes on."""
         self._ledger.write(Paused() if paused else Resumed())
+
+    def egress_changed(self, policy: Policy) -> None:
+        """Write that something else may be reached from now on."""
+        self._policy = policy
+        table = {} if policy.egress is None else policy.egress.as_dict()
+        rules = (f"{each['effect']} {each['host']}" for each in table.get("rule", ()))
+        without = (f"not {each}" for each in table.get("without", ()))
+        reaches = (*rules, *table.get("allow", ()), *table.get("networks", ()), *without)
+        self._ledger.write(EgressChanged(policy.digest(), reaches))
 
     def promoted(self, before: str, trust: str, runtime: str) -> None:
         """Write that what is kept has been moved behind another wall."""

@@ -33,7 +33,7 @@ from cloister.model import (
     parse_user,
     quote,
 )
-from cloister.policy import Policy, read_policy
+from cloister.policy import Egress, Policy, read_policy
 from cloister.remote import Client, server_place
 from cloister.remote.heartbeat import LEASE_S, heartbeat
 from cloister.sandbox.fork import Forks, require_count
@@ -329,6 +329,11 @@ class RemoteSandbox(Sandbox):
 
         found = await self.ask_server("GET", "/traffic")
         return Traffic(tuple(TrafficEvent(**each) for each in found["events"]), found["lost"])
+
+    async def update_egress(self, egress: Egress | Sequence[str]) -> None:
+        """Replace what may be reached, from now on; what is open is cut, and is judged anew."""
+        wanted = egress if isinstance(egress, Egress) else Egress(egress)
+        await self.ask_server("PUT", "/egress", wanted.as_dict())
 
     async def renew_secrets(self) -> None:
         """Secrets of sandboxes on a server are read when they start."""

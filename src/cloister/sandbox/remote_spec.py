@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from cloister.errors import Unsupported
 from cloister.model import Environment, Limits
 from cloister.policy import Egress, ImageRoot, Policy
 
@@ -46,7 +45,7 @@ def spec_of(whole: Policy, policy: Policy | None, settings: Mapping[str, Any]) -
     if image is not None:
         spec["image"] = image
     if settings.get("egress") is not None:
-        spec["egress"] = host_list(settings["egress"])
+        spec["egress"] = egress_table(settings["egress"])
     if settings.get("volumes") is not None:
         mounts = whole.volumes
         spec["volumes"] = [f"{each.name}:{each.target}:{each.mode.value}" for each in mounts]
@@ -64,11 +63,10 @@ def _is_plain(settings: Mapping[str, Any]) -> bool:
     return not any(settings.get(name) is not None for name in ("mounts", "root", "secrets"))
 
 
-def host_list(egress: Egress | Sequence[str]) -> list[str]:
-    """Return the hosts of a way out that has nothing but hosts."""
+def egress_table(egress: Egress | Sequence[str]) -> list[str] | dict[str, Any]:
+    """Return a way out as a server is told of it: hosts, or all that a policy file has of it."""
     if not isinstance(egress, Egress):
         return [str(each) for each in egress]
-    table = egress.as_dict()
-    if set(table) - {"allow", "private"} or table.get("private"):
-        raise Unsupported("rules of egress go to a server in a whole policy; give policy=")
-    return [str(each) for each in table["allow"]]
+    # What is as usual is not said: some of it is not for every client to say.
+    table = {key: value for key, value in egress.as_dict().items() if value or key == "allow"}
+    return [str(each) for each in table["allow"]] if set(table) == {"allow"} else table

@@ -57,6 +57,8 @@ class Settings:
     idle_s: float | None = None
     # Whether tenants may have disks that nothing counts; some filesystems cannot count.
     unlimited_disk: bool = False
+    # Whether tenants may have sandboxes that reach every public address.
+    open_internet: bool = False
     drain_s: float = 10.0
     body_bytes: int = 2**20
     upload_bytes: int = 2**30
@@ -251,6 +253,7 @@ _READERS: Mapping[str, Any] = {
     "longest_timeout_s": _seconds,
     "idle_s": _seconds_or_none,
     "unlimited_disk": _switch,
+    "open_internet": _switch,
     "drain_s": _seconds,
     "body_bytes": _bytes,
     "upload_bytes": _bytes,

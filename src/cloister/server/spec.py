@@ -10,7 +10,7 @@ import msgspec
 
 from cloister.errors import RequestError, ScopeMissing
 from cloister.model import UNLIMITED, Limits, VolumeMount, parse_volume
-from cloister.policy import STRENGTHS, TABLE_VARIABLE, Policy, parse_table, read_policy
+from cloister.policy import STRENGTHS, TABLE_VARIABLE, Egress, Policy, parse_table, read_policy
 from cloister.server.settings import Settings
 from cloister.server.tenancy import OWNER, Names
 from cloister.server.tokens import Caller, Role
@@ -25,13 +25,15 @@ _TENANT_KEYS = frozenset(
 )
 _TENANT_ROOT_KEYS = frozenset(("kind", "image"))
 _TENANT_SECRET_KEYS = frozenset(("from", "hosts", "header", "query", "basic_user", "first_use"))
-_TENANT_EGRESS_KEYS = frozenset(("allow", "rule", "budget"))
+_TENANT_EGRESS_KEYS = frozenset(("allow", "rule", "budget", "networks", "without"))
+# What a tenant may name by address where the Internet as a whole is not for tenants.
+_MOST_TENANT_ADDRESSES = 2**16
 _MOST_METADATA_BYTES = 16 * 1024
 
 
 _PLAIN = (
     *("env", "profile", "trust", "runtime", "require"),
-    *("storage", "history", "ledger", "egress"),
+    *("storage", "history", "ledger"),
 )
 
 
@@ -43,7 +45,8 @@ class SandboxSpec(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True
     env: dict[str, str] | None = None
     image: str | None = None
     template: str | None = None
-    egress: list[str] | None = None
+    # Hosts, or the table [egress] of a policy file.
+    egress: list[str] | dict[str, Any] | None = None
     volumes: list[str] | None = None
     profile: str | None = None
     trust: str | None = None
@@ -77,7 +80,9 @@ def sandbox_settings(
         name: getattr(spec, name) for name in _PLAIN if getattr(spec, name) is not None
     }
     if spec.policy is not None:
-        wanted["policy"] = _policy(spec.policy, caller, names)
+        wanted["policy"] = _policy(spec.policy, caller, names, settings)
+    if spec.egress is not None:
+        wanted["egress"] = parse_egress(spec.egress, caller, settings)
     if spec.image is not None:
         wanted["image"] = spec.image
     if spec.template is not None:
@@ -94,13 +99,38 @@ def sandbox_settings(
     return wanted
 
 
-def _policy(tables: dict[str, Any], caller: Caller, names: Names) -> Policy:
+def parse_egress(value: list[str] | dict[str, Any], caller: Caller, settings: Settings) -> Egress:
+    """Return what may be reached, or refuse what this caller may not ask for."""
+    given = value if isinstance(value, dict) else {"allow": value}
+    # What is empty says nothing, and so anybody may say it.
+    table = {"allow": [], **{key: each for key, each in given.items() if each or key == "allow"}}
+    if caller.role is not Role.ADMIN:
+        _require_tenants({"egress": table})
+    egress = read_policy({"egress": table}, "policy").egress or Egress()
+    _require_tenants_egress(egress, caller, settings)
+    return egress
+
+
+def _require_tenants_egress(egress: Egress, caller: Caller, settings: Settings) -> None:
+    if caller.role is Role.ADMIN:
+        return
+    if any(rule.private for rule in egress.rules):
+        raise _not_theirs("egress.rule.private")
+    size = sum(network.num_addresses for network in egress.networks)
+    if size > _MOST_TENANT_ADDRESSES and not settings.open_internet:
+        raise ScopeMissing(
+            f"policy egress.networks has {size} addresses; the most is {_MOST_TENANT_ADDRESSES} "
+            "unless the server's owner sets open_internet: name hosts in egress.allow",
+            scope="admin",
+        )
+
+
+def _policy(tables: dict[str, Any], caller: Caller, names: Names, settings: Settings) -> Policy:
     if caller.role is not Role.ADMIN:
         _require_tenants(tables)
     policy = read_policy(tables, "policy")
-    rules = () if policy.egress is None else policy.egress.rules
-    if caller.role is not Role.ADMIN and any(rule.private for rule in rules):
-        raise _not_theirs("egress.rule.private")
+    if policy.egress is not None:
+        _require_tenants_egress(policy.egress, caller, settings)
     if policy.volumes:
         policy = policy.replace(volumes=[_volume(volume, names) for volume in policy.volumes])
     return policy

@@ -8,7 +8,7 @@ from cloister.cli.wanted import Wanted
 from cloister.errors import RequestError
 from cloister.model import quote
 from cloister.policy import Policy
-from cloister.sandbox.remote_spec import FIELDS, host_list
+from cloister.sandbox.remote_spec import FIELDS, egress_table
 
 # What the server changes of a kept policy by a word of its own; the rest is as it was made.
 _WORDS = {"limits", "env", "egress", *FIELDS}
@@ -35,5 +35,5 @@ def changes_of(wanted: Wanted, kept: Policy) -> dict[str, Any]:
     if "env" in differing:
         changes["env"] = after["env"]
     if "egress" in differing and wanted.policy.egress is not None:
-        changes["egress"] = host_list(wanted.policy.egress)
+        changes["egress"] = egress_table(wanted.policy.egress)
     return changes

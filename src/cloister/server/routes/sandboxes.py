@@ -20,7 +20,7 @@ from cloister.server.endpoint import Endpoint
 from cloister.server.records import SandboxRow
 from cloister.server.remembered import Origin
 from cloister.server.resident import Resident
-from cloister.server.spec import SandboxSpec
+from cloister.server.spec import SandboxSpec, parse_egress
 from cloister.server.tenancy import OWNER, Names, TenantName
 from cloister.server.traces import work
 
@@ -81,6 +81,17 @@ class Timeout(msgspec.Struct, forbid_unknown_fields=True):
     """Seconds from now until a sandbox is ended."""
 
     timeout: float
+
+
+class EgressTable(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
+    """What may be reached: the table [egress] of a policy file."""
+
+    allow: list[str] = []
+    private: list[str] = []
+    rule: list[dict[str, Any]] = []
+    budget: dict[str, Any] | None = None
+    networks: list[str] = []
+    without: list[str] = []
 
 
 class Leases(msgspec.Struct, forbid_unknown_fields=True):
@@ -279,6 +290,15 @@ async def _resume(call: Call) -> SandboxInfo:
     return info_of(resident)
 
 
+async def _change_egress(call: Call) -> SandboxInfo:
+    resident = call.resident()
+    wanted = await call.body(EgressTable)
+    table = msgspec.structs.asdict(wanted)
+    egress = parse_egress(table, call.caller, call.fleet.settings)
+    await resident.sandbox.update_egress(egress)
+    return info_of(resident)
+
+
 _READ, _WRITE = "sandboxes:read", "sandboxes:write"
 _ONE = "/v1/sandboxes/{id}"
 ENDPOINTS = (
@@ -312,6 +332,12 @@ ENDPOINTS = (
     Endpoint(
         *("PUT", f"{_ONE}/timeout", _WRITE, _timeout, "Set how long it may still run"),
         takes=Timeout,
+        gives=SandboxInfo,
+    ),
+    Endpoint(
+        *("PUT", f"{_ONE}/egress", _WRITE, _change_egress),
+        "Replace what it may reach; connections are cut. It must have been started with a way out",
+        takes=EgressTable,
         gives=SandboxInfo,
     ),
     Endpoint(
