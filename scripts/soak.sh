@@ -15,7 +15,9 @@ fi
 if [ "$#" -eq 0 ] && command -v runsc >/dev/null; then
     EGRESS_WALL=gvisor "$python" -m pytest -q tests/egress
     STATE_WALL=gvisor "$python" -m pytest -q tests/state
-    SERVER_WALL=gvisor "$python" -m pytest -q tests/server/test_{processes,remote,sandboxes}.py
+    SERVER_WALL=gvisor "$python" -m pytest -q tests/server
+    CLOISTER_CONTRACT=server SERVER_WALL=gvisor "$python" -m pytest -q \
+        tests/contract/test_{bad_input,copy,dial,endings,files,output,run,start,terminal}.py
 fi
 if [ "$#" -eq 0 ] && [ "$(id -u)" -eq 0 ] && command -v qemu-system-x86_64 >/dev/null; then
     # Machines are emulated where there is no KVM: what takes a second elsewhere takes half a minute.

@@ -41,47 +41,20 @@ WALL = os.environ.get("STATE_WALL", "namespace")
 # After what is to outlive the killing of its owner, which to a machine's disk is a power cut; a
 # `sync` of everything does nothing in a sandbox.
 SYNCED = " && find . -type f -exec sync {} + && sync ." if WALL == "microvm" else ""
-_COREUTILS = "releases of 2022 refuse a flag of statx, so that ls and stat of coreutils 9 fail"
-_TIMES = (
-    "gVisor keeps the times of what is written to itself; the disk has the host's, by microseconds"
-)
-_ATTRIBUTES = "releases of 2022 have no extended attributes"
-_LINKS = "what is changed by one name of a file is seen by its others when it is opened again"
-_NAMED = "it names its walls itself"
-# What is not asked behind gVisor, and why.
-NOT_OF_GVISOR = {
-    "test_no_subvolume_is_made_inside_and_no_quota_escaped": "another errno for the same refusal",
-    "test_forks_of_forks_go_their_own_ways": _COREUTILS,
-    "test_grants_are_not_inherited_unless_asked_for": _COREUTILS,
-    "test_deep_wide_and_shut_trees_are_saved_forked_and_removed": _COREUTILS,
-    "test_such_a_tree_is_copied_while_something_runs": _COREUTILS,
-    "test_what_a_sandbox_leaves_gives_nobody_on_the_host_anything": _COREUTILS,
-    "test_what_was_written_is_there_when_it_is_opened_again": _TIMES,
-    "test_volumes_given_when_it_is_opened_again_are_those_it_gets": _COREUTILS,
-    "test_a_kept_sandbox_goes_behind_a_stronger_wall_with_all_it_had": _NAMED,
-    "test_a_wall_that_cannot_be_built_changes_nothing": _NAMED,
-    "test_a_promotion_that_fails_leaves_what_was_kept_as_it_was": _NAMED,
-    "test_what_is_kept_is_promoted_into_a_machine_with_all_that_can_be_seen_of_it": _LINKS,
-    "test_rewind_brings_back_what_was_there_and_nothing_else": _TIMES,
-    "test_what_was_removed_stays_removed_in_every_later_snapshot": _TIMES,
-    "test_every_kind_of_entry_survives_a_snapshot_of_an_idle_sandbox": _ATTRIBUTES,
-    "test_every_kind_of_entry_survives_a_snapshot_of_a_running_one": _ATTRIBUTES,
-    "test_hard_links_are_one_file_after_a_snapshot_too": "a snapshot is never of an idle one",
-    "test_owners_inside_survive": _TIMES,
-    "test_a_root_profiles_changes_to_the_programs_survive": _COREUTILS,
-    "test_a_chain_of_snapshots_longer_than_any_limit_of_layers": _ATTRIBUTES,
-    "test_a_volume_that_is_read_takes_nothing": _COREUTILS,
-}
-
-
 # About another wall by its name, whatever the others are behind.
-OF_ANOTHER_WALL = {
+_OF_NAMED_WALLS = {
     "test_a_kept_sandbox_goes_behind_a_stronger_wall_with_all_it_had",
-    "test_a_wall_that_cannot_be_built_changes_nothing",
-    "test_a_save_that_fails_leaves_it_running_or_says_that_it_is_lost",
-    "test_a_wall_that_shares_the_hosts_kernel_refuses_to_save_memory",
-    "test_what_is_kept_is_promoted_into_a_machine_with_all_that_can_be_seen_of_it",
     "test_a_promotion_that_fails_leaves_what_was_kept_as_it_was",
+    "test_a_wall_that_cannot_be_built_changes_nothing",
+}
+OF_ANOTHER_WALL = {
+    "gvisor": _OF_NAMED_WALLS,
+    "microvm": _OF_NAMED_WALLS
+    | {
+        "test_a_save_that_fails_leaves_it_running_or_says_that_it_is_lost",
+        "test_a_wall_that_shares_the_hosts_kernel_refuses_to_save_memory",
+        "test_what_is_kept_is_promoted_into_a_machine_with_all_that_can_be_seen_of_it",
+    },
 }
 # About memory, or the one file of a machine: once is enough, whatever the disk is kept in.
 WITH_ONE_DRIVER = {
@@ -103,10 +76,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.soak)
     names = {item: item.name.partition("[")[0] for item in ours}
     absent = [item for item in ours if names[item] in WITH_ONE_DRIVER and "btrfs" in item.name]
-    if WALL == "gvisor":
-        absent += [item for item in ours if names[item] in NOT_OF_GVISOR]
-    elif WALL == "microvm":
-        absent += [item for item in ours if names[item] in OF_ANOTHER_WALL]
+    absent += [item for item in ours if names[item] in OF_ANOTHER_WALL.get(WALL, ())]
     config.hook.pytest_deselected(items=absent)
     items[:] = [item for item in items if item not in absent]
 
@@ -119,7 +89,7 @@ def wall(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setenv("CLOISTER_RUNTIMES", f"internal={WALL},untrusted={WALL}")
     if WALL == "microvm":
         monkeypatch.setenv("CLOISTER_MICROVM", str(PLACE))
-        skip_if_different(request.node, WALL)
+    skip_if_different(request.node, WALL)
 
 
 @pytest.fixture(scope="session")
