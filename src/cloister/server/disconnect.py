@@ -19,24 +19,54 @@ _PATIENCE_S = 0.05
 
 async def unless_gone(connection: HTTPConnection, work: Coroutine[Any, Any, Value]) -> Value:
     """Do the work; cancel it when the client goes away, because nobody would hear of it."""
-    if not isinstance(connection, Request):
+    task = asyncio.current_task()
+    if not isinstance(connection, Request) or task is None:
         return await work
-    task = asyncio.ensure_future(work)
-    listening: asyncio.Task[None] | None = None
+    watch = _Watch(connection, task)
     try:
-        done, _ = await asyncio.wait({task}, timeout=_PATIENCE_S)
-        if not done:
-            listening = asyncio.create_task(_wait_gone(connection))
-            await asyncio.wait({task, listening}, return_when=asyncio.FIRST_COMPLETED)
-        if not task.done():
-            raise RequestError("the client went away")
-        return task.result()
-    finally:
-        if listening is not None:
-            listening.cancel()
-        if not task.done():
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+        value = await work
+    except asyncio.CancelledError:
+        if watch.end() and task.uncancel() == 0:
+            raise RequestError("the client went away") from None
+        raise
+    except BaseException:
+        if watch.end():
+            task.uncancel()
+        raise
+    if watch.end():
+        # It was done before it heard that it was cancelled.
+        task.uncancel()
+    return value
+
+
+class _Watch:
+    """Listens for a client that goes away, and then cancels what is done for it."""
+
+    def __init__(self, request: Request, task: asyncio.Task[Any]) -> None:
+        self._request = request
+        self._task = task
+        self._has_cancelled = False
+        self._listening: asyncio.Task[None] | None = None
+        self._patience = asyncio.get_running_loop().call_later(_PATIENCE_S, self._listen)
+
+    def end(self) -> bool:
+        """Listen no more; whether it has cancelled anything."""
+        self._patience.cancel()
+        if self._listening is not None:
+            self._listening.remove_done_callback(self._gone)
+            self._listening.cancel()
+        return self._has_cancelled
+
+    def _listen(self) -> None:
+        self._listening = asyncio.ensure_future(_wait_gone(self._request))
+        self._listening.add_done_callback(self._gone)
+
+    def _gone(self, listening: asyncio.Task[None]) -> None:
+        if not listening.cancelled():
+            # A connection that cannot be read any more is one that is gone.
+            listening.exception()
+            self._has_cancelled = True
+            self._task.cancel()
 
 
 async def _wait_gone(request: Request) -> None:
