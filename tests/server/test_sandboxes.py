@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import os
 import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx
@@ -122,3 +123,32 @@ def test_a_label_of_a_tenant_is_not_taken_for_the_owners(
     state = server.directory / "state"
     assert find_ledger(state, "nightly") == own["id"]
     assert find_ledger(state, "acme.nightly") == theirs["id"]
+
+
+def test_a_kept_sandbox_that_is_resumed_by_several_is_one(
+    server: Server, acme: httpx.Client
+) -> None:
+    keep = {"keep": f"task-{os.urandom(4).hex()}", "limits": {"disk": "unlimited"}}
+    id = create(acme, **keep)["id"]
+    acme.delete(f"/v1/sandboxes/{id}/running")
+    before = acme.get("/v1/usage").json()["held"]["sandboxes"]
+    clients = [server.client(server.token("acme")) for _ in range(4)]
+    with ThreadPoolExecutor(4) as several:
+        answers = list(several.map(lambda each: each.post(f"/v1/sandboxes/{id}/resume"), clients))
+    assert [(each.status_code, each.json()["id"]) for each in answers] == [(200, id)] * 4
+    # Whoever asks for it as for a new one meanwhile is refused, and what is told of it stays true.
+
+    assert acme.post("/v1/sandboxes", json=keep).status_code == 409
+    assert acme.get(f"/v1/sandboxes/{id}").json()["state"] == "running"
+    assert acme.get("/v1/usage").json()["held"]["sandboxes"] == before + 1
+    acme.delete(f"/v1/sandboxes/{id}")
+    acme.delete(f"/v1/sandboxes/{id}")
+    assert acme.get("/v1/usage").json()["held"]["sandboxes"] == before
+
+
+def test_a_page_that_begins_nowhere_is_refused(acme: httpx.Client) -> None:
+    mark = base64.urlsafe_b64encode(b"[" + b"9" * 400 + b', "sb_x"]').decode()
+    assert acme.get("/v1/sandboxes", params={"after": mark}).status_code == 400
+    whole = acme.get("/v1/sandboxes", params={"state": "ended", "limit": 1}).json()
+    if "next" in whole:
+        assert acme.get("/v1/sandboxes", params={"after": whole["next"]}).status_code == 200

@@ -52,20 +52,26 @@ async def pause(visit: Visit) -> Response:
     visit.require("sandboxes:write")
     body = await read_json(visit.request)
     tenant, id = visit.caller.tenant, visit.sandbox_id
-    if await visit.desk.asleep.find(tenant, id) is not None:
-        return error_answer(409, "the sandbox is paused already")
-    resident = awake(visit)
-    if resident.sandbox.is_paused:
-        return error_answer(409, "the sandbox is paused already")
-    if fields.flag(body, "memory", True):
-        await hold_still(visit.desk, resident)
-    else:
-        await visit.desk.asleep.put(resident)
+    async with visit.desk.house.fleet.waking.turn(tenant, id):
+        if await visit.desk.asleep.find(tenant, id) is not None:
+            return error_answer(409, "the sandbox is paused already")
+        resident = awake(visit)
+        if resident.sandbox.is_paused:
+            return error_answer(409, "the sandbox is paused already")
+        if fields.flag(body, "memory", True):
+            await hold_still(visit.desk, resident)
+        else:
+            await visit.desk.asleep.put(resident)
     return empty_answer()
 
 
 async def rouse(desk: Desk, caller: Caller, id: str, timeout_s: float) -> tuple[Resident, bool]:
-    """Return a sandbox that runs, and whether it was paused before."""
+    """Return a sandbox that runs, and whether it was paused before; of several at once one is."""
+    async with desk.house.fleet.waking.turn(caller.tenant, id):
+        return await _rouse(desk, caller, id, timeout_s)
+
+
+async def _rouse(desk: Desk, caller: Caller, id: str, timeout_s: float) -> tuple[Resident, bool]:
     fleet = desk.house.fleet
     sleeper = await desk.asleep.find(caller.tenant, id)
     if sleeper is not None:

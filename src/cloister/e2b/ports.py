@@ -5,16 +5,19 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import AsyncGenerator, Iterable
+from typing import Any
 
 import h11
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from cloister.e2b.answers import empty_answer, json_answer, patiently
+from cloister.e2b.answers import empty_answer, error_answer, json_answer, patiently
 from cloister.e2b.box import Box
 from cloister.e2b.connect import send_until_gone
+from cloister.e2b.refusal import CallRefused
 from cloister.errors import CloisterError, NotFound, RequestError
+from cloister.server.disconnect import unless_gone
 from cloister.server.tokens import is_token
 
 _CHUNK_BYTES = 64 * 1024
@@ -28,6 +31,8 @@ _NOT_PASSED = frozenset(
         *(b"x-access-token", b"expect"),
     }
 )
+# So long a server inside may read nothing of what it is sent.
+_READ_S = 60.0
 _DOMAIN = re.compile(rb";\s*domain\s*=", re.IGNORECASE)
 Pairs = list[tuple[bytes, bytes]]
 
@@ -43,19 +48,46 @@ async def proxy(box: Box, port: int, request: Request) -> Response:
     link = _Link(reader, writer)
     sending = asyncio.ensure_future(link.send_request(box, port, request))
     try:
-        head = await link.receive_head()
-    except (h11.RemoteProtocolError, OSError):
+        head = await _head(link, request, sending)
+    except (ClientDisconnect, CloisterError, h11.ProtocolError, OSError) as error:
         sending.cancel()
-        outcome = (await asyncio.gather(sending, return_exceptions=True))[0]
+        await asyncio.gather(sending, return_exceptions=True)
         writer.close()
-        if isinstance(outcome, ClientDisconnect):
+        if isinstance(error, ClientDisconnect):
             return empty_answer(499)
+        if isinstance(error, CallRefused):
+            return error_answer(error.status, error.message)
         return bad_gateway(box.id, "the server inside did not answer in HTTP", port=port)
     except BaseException:
         sending.cancel()
         writer.close()
         raise
     return _Carried(link, head, sending)
+
+
+async def _head(link: _Link, request: Request, sending: asyncio.Future[None]) -> h11.Response:
+    """Return the head of the answer, as long as there is somebody who waits for it."""
+    receiving = asyncio.ensure_future(link.receive_head())
+    try:
+        waited: set[asyncio.Future[Any]] = {receiving, sending}
+        await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
+        if not receiving.done():
+            failure = sending.exception()
+            # A server that has heard enough closes, and may have said why before.
+            is_closed = isinstance(failure, OSError) and not isinstance(failure, TimeoutError)
+            if failure is not None and not is_closed:
+                raise failure
+            # The body has been read, so that nobody else listens to the client.
+            await unless_gone(request, _settled(receiving))
+        return receiving.result()
+    except RequestError:
+        raise ClientDisconnect from None
+    finally:
+        receiving.cancel()
+
+
+async def _settled(receiving: asyncio.Future[h11.Response]) -> None:
+    await asyncio.wait({receiving})
 
 
 def passed_headers(box: Box, port: int, headers: Iterable[tuple[bytes, bytes]]) -> Pairs:
@@ -118,7 +150,8 @@ class _Link:
         data = self._state.send(event)
         if data:
             self._writer.write(data)
-            await self._writer.drain()
+            async with asyncio.timeout(_READ_S):
+                await self._writer.drain()
 
     async def receive_head(self) -> h11.Response:
         while True:

@@ -110,9 +110,11 @@ async def kill(visit: Visit) -> Response:
     """End a sandbox, running or paused."""
     visit.require("sandboxes:write")
     tenant, id = visit.caller.tenant, visit.sandbox_id
-    if not await visit.desk.asleep.remove(tenant, id):
-        awake(visit)
-        await visit.desk.house.fleet.end(tenant, id)
+    # Not while it is being woken: it would run on, and its owner was told that it has ended.
+    async with visit.desk.house.fleet.waking.turn(tenant, id):
+        if not await visit.desk.asleep.remove(tenant, id):
+            awake(visit)
+            await visit.desk.house.fleet.end(tenant, id)
     return empty_answer()
 
 

@@ -50,8 +50,7 @@ class Credential:
         if self._handle is None or not self._binding.revoke:
             return
         path = place / f"{sandbox}.{self._binding.name}.json"
-        fd = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)
-        fcntl.flock(fd, fcntl.LOCK_EX)
+        fd = _made(path)
         record = {
             "name": self._binding.name,
             "revoke": list(self._binding.revoke),
@@ -76,6 +75,17 @@ class Credential:
         if self._record is not None:
             (_, fd), self._record = self._record, None
             os.close(fd)
+
+
+def _made(path: Path) -> int:
+    """Make a record that nobody else holds, and return it, locked."""
+    while True:
+        fd = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        if os.fstat(fd).st_nlink:
+            return fd
+        # Before it was locked somebody took it, empty, for what a killed owner had left.
+        os.close(fd)
 
 
 _noted: weakref.WeakSet[Credential] = weakref.WeakSet()

@@ -43,6 +43,7 @@ from cloister.server.tenancy import TenantName
 from cloister.server.tokens import Caller
 from cloister.server.turns import Turns
 from cloister.server.vault import Vault
+from cloister.server.waking import Waking
 
 log = logging.getLogger("cloister.server")
 
@@ -61,6 +62,7 @@ class Fleet:
         self._remembered = Remembered(records, settings)
         self.stored = Stored(settings, self.quotas, self.shelves, self.of_tenant)
         self._residents: dict[tuple[TenantName, str], Resident] = {}
+        self.waking = Waking()
         wait_s, longest = settings.queue_s, settings.queue_length
         self._places = Turns(
             settings.most_sandboxes,
@@ -208,13 +210,14 @@ class Fleet:
 
     async def wake(self, caller: Caller, id: str) -> Resident:
         """Start a kept sandbox again, under the id it had."""
-        row = await self.row(caller.tenant, id)
-        if (caller.tenant, id) in self._residents:
-            return self.find(caller.tenant, id)
-        if row.state != "kept":
-            raise NotFound(f"sandbox {quote(id)} has ended, and nothing of it was kept", what=id)
-        spec = msgspec.json.decode(row.spec, type=SandboxSpec)
-        return await self.create(caller, spec, Origin(id=id, notes=tuple(row.notes.items())))
+        async with self.waking.turn(caller.tenant, id):
+            row = await self.row(caller.tenant, id)
+            if (caller.tenant, id) in self._residents:
+                return self.find(caller.tenant, id)
+            if row.state != "kept":
+                raise NotFound(f"sandbox {quote(id)} has ended, and nothing of it is kept", what=id)
+            spec = msgspec.json.decode(row.spec, type=SandboxSpec)
+            return await self.create(caller, spec, Origin(id=id, notes=tuple(row.notes.items())))
 
     async def end(self, tenant: TenantName, id: str, why: str = "ended by its owner") -> None:
         """End a sandbox; returns when nothing is left but what was to be kept."""
@@ -308,13 +311,14 @@ class Fleet:
         await self._places.take(tenant)
 
     async def _start(self, wish: Wish, sandbox: Sandbox, limits: Limits) -> Resident:
-        row = await self._remembered.begin(wish, sandbox.id, limits)
-        try:
-            await sandbox.open()
-        except BaseException as error:
-            await self._remembered.failed(wish, row, error)
-            raise
-        return self._take_in(wish, row, sandbox, limits)
+        with self.waking.claimed(wish, self._residents):
+            row = await self._remembered.begin(wish, sandbox.id, limits)
+            try:
+                await sandbox.open()
+            except BaseException as error:
+                await self._remembered.failed(wish, row, error)
+                raise
+            return self._take_in(wish, row, sandbox, limits)
 
     async def _settle_in(self, wish: Wish, sandbox: Sandbox, limits: Limits) -> Resident:
         """Take in one that was started ahead; it is idle from now on, and not since then."""

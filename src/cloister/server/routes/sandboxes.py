@@ -207,7 +207,7 @@ def _parse_cursor(text: str | None) -> tuple[float, str] | None:
     try:
         time_at, id = json.loads(base64.urlsafe_b64decode(text))
         return float(time_at), str(id)
-    except (ValueError, TypeError, RecursionError):
+    except (ValueError, TypeError, OverflowError, RecursionError):
         raise RequestError(f"after is {quote(text)}; write the `next` of a page") from None
 
 
