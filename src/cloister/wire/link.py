@@ -33,6 +33,8 @@ from cloister.wire.streams import close_ready_pipes
 # allocator fetch and return pages for every message.
 _READ = 64 * 1024
 _READ_WORDS = 4096
+# Frames that have fewer bytes on average cost more to hear than to carry.
+_CRUMB = 128
 # Past this many unsent bytes a writer waits: the guest is not reading.
 _HIGH_WATER = 1024 * 1024
 # Answers to what a guest may not ask are queued for it while it reads none: far above what one of
@@ -73,7 +75,7 @@ class Link:
         self._loop = asyncio.get_running_loop()
         self._socket = control
         self.on_lost = on_lost
-        self._read_bytes = _READ_WORDS if carries_descriptors else _READ
+        self._read_bytes = _READ_WORDS
         self._frames = Assembler(MAX_FROM_GUEST)
         self._ids = itertools.count(first_id)
         # Whoever takes what comes from inside without having been asked for.
@@ -273,7 +275,12 @@ class Link:
             self._lose(GuestGone("the guest closed its end", reason="gone"))
             return
         try:
-            for frame in self._frames.feed(data):
+            frames = self._frames.feed(data)
+            if not self.carries_descriptors:
+                # Of the smallest thousands would come at once, and others wait for their turn.
+                is_crumbs = len(frames) * _CRUMB > len(data)
+                self._read_bytes = _READ_WORDS if is_crumbs else _READ
+            for frame in frames:
                 self._deliver(frame.id, decode_message(frame))
         except ProtocolViolation as error:
             self._lose(error)
