@@ -58,17 +58,20 @@ def install_library(python: str, *packages: str) -> Path:
             shutil.rmtree(left, ignore_errors=True)
     draft = Path(tempfile.mkdtemp(prefix=f".{NAME}-", dir=directory.parent))
     try:
-        version = _run(program, "-c", "import sys; print('%d.%d' % sys.version_info[:2])").strip()
+        version = _run(
+            program, "-I", "-c", "import sys; print('%d.%d' % sys.version_info[:2])"
+        ).strip()
         _run(
             sys.executable,
-            *("-m", "pip", "install", "--quiet", "--disable-pip-version-check"),
+            # Nothing of the directory it is run in, which may be a stranger's.
+            *("-I", "-m", "pip", "install", "--quiet", "--disable-pip-version-check"),
             *("--target", str(draft), "--python-version", version, "--only-binary", ":all:"),
             *("ipykernel", *packages),
         )
         for name in _UNWANTED:
             shutil.rmtree(draft / name, ignore_errors=True)
         # By the interpreter that reads them: inside nobody can write what it compiles.
-        _run(program, "-m", "compileall", "-q", str(draft))
+        _run(program, "-I", "-m", "compileall", "-q", str(draft))
         draft.chmod(0o755)
         old = directory.with_name(f".{NAME}-old-{os.getpid()}")
         if directory.exists():
