@@ -5,6 +5,9 @@ from __future__ import annotations
 import contextlib
 
 import httpx
+import pytest
+from websockets.exceptions import InvalidStatus
+from websockets.sync.client import connect
 
 from cloister.ledger import Called
 from cloister.ledger.reading import list_ledgers, read_entries
@@ -76,6 +79,21 @@ def test_what_is_asked_by_a_link_is_recorded_without_the_link(
         (call.method, call.status, call.tenant, call.sandbox) for call in done
     ]
     assert link.split("/")[2] not in str(calls)
+
+
+def test_an_address_whose_slashes_are_encoded_is_refused_and_not_the_servers_failure(
+    server: Server, acme: httpx.Client, sandbox: str
+) -> None:
+    link = link_to(acme, sandbox, PROGRAM)
+    stranger = server.client(None)
+    assert stranger.get(link.replace("/links/", "/links%2F", 1)).status_code == 400
+    place = f"/v1%2fsandboxes/{sandbox}/ports/8000/http/"
+    assert acme.get(place).status_code == 400
+    with pytest.raises(InvalidStatus) as refused:
+        connect(server.url.replace("http", "ws", 1) + link.replace("/links/", "/links%2F", 1))
+    assert refused.value.response.status_code == 400
+    # Further on it is the server's inside to read.
+    assert stranger.get(f"{link}a%2Fb").status_code == 200
 
 
 def test_a_server_inside_that_never_answers_is_not_waited_for_by_nobody(

@@ -18,7 +18,7 @@ from cloister.server.endpoint import new_request_id
 from cloister.server.metrics import render_metrics
 from cloister.server.observation import Linked, Observation
 from cloister.server.openapi import describe_api, describe_page
-from cloister.server.port_proxy import carry_messages, carry_request
+from cloister.server.port_proxy import carry_messages, carry_request, require_address
 from cloister.server.problems import problem_response
 from cloister.server.routes import conversations, endpoints
 from cloister.server.tokens import OWNER_CALLER
@@ -96,6 +96,7 @@ def open_routes(access: Access, observation: Observation) -> list[BaseRoute]:
             access.hold(websocket.scope, tenant)
             resident = fleet.find(tenant, sandbox)
             await fleet.rouse(resident)
+            require_address(websocket.scope)
         except Exception as error:
             refusal = problem_response(error, id)
             status = refusal.status_code

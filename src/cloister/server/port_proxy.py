@@ -13,7 +13,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.types import Scope
 from starlette.websockets import WebSocket
 
-from cloister.errors import GuestError
+from cloister.errors import GuestError, RequestError
 from cloister.sandbox import Sandbox
 from cloister.server.disconnect import unless_gone
 from cloister.server.port_sockets import Opening, carry_socket
@@ -54,10 +54,11 @@ async def carry_request(
     sandbox: Sandbox, port: int, request: Request, body: AsyncGenerator[bytes, None]
 ) -> Response:
     """Carry a request to a port inside and return its answer."""
+    target = _target(request.scope)
     reader, writer = await sandbox.dial(port)
     protocol = h11.Connection(h11.CLIENT, _MOST_HEADER_BYTES)
     try:
-        await _send(protocol, writer, port, request, body)
+        await _send(protocol, writer, port, target, request, body)
         head = await unless_gone(request, _head(protocol, reader))
         if not isinstance(head, h11.Response):
             raise GuestError(f"what listens on port {port} closed the connection")
@@ -79,8 +80,14 @@ async def carry_request(
 async def carry_messages(sandbox: Sandbox, port: int, websocket: WebSocket) -> None:
     """Carry a WebSocket that is not accepted yet to a port inside."""
     scope = websocket.scope
-    opening = Opening(_target(scope), _passed(scope, port), scope.get("subprotocols", []))
+    target = _target(scope)
+    opening = Opening(target, _passed(scope, port), scope.get("subprotocols", []))
     await carry_socket(sandbox, port, opening, websocket.receive, websocket.send)
+
+
+def require_address(scope: Scope) -> None:
+    """Refuse what the router could read, and nobody else would."""
+    _target(scope)
 
 
 def _passed(scope: Scope, port: int) -> list[tuple[bytes, bytes]]:
@@ -93,7 +100,10 @@ def _target(scope: Scope) -> bytes:
     whole: bytes = scope.get("raw_path") or quote(scope["path"]).encode()
     segments = whole.partition(b"?")[0].split(b"/")
     # The router has read it unquoted, so it may be written in another way.
-    rest = b"/".join(segments[_BEFORE[unquote_to_bytes(segments[1])] :])
+    before = _BEFORE.get(unquote_to_bytes(segments[1])) if len(segments) > 1 else None
+    if before is None or any(b"%2f" in each.lower() for each in segments[:before]):
+        raise RequestError("the address of the port has an encoded slash; write it as it is")
+    rest = b"/".join(segments[before:])
     query: bytes = scope["query_string"]
     return b"/" + rest.lstrip(b"/") + (b"?" + query if query else b"")
 
@@ -102,6 +112,7 @@ async def _send(
     protocol: h11.Connection,
     writer: asyncio.StreamWriter,
     port: int,
+    target: bytes,
     request: Request,
     body: AsyncGenerator[bytes, None],
 ) -> None:
@@ -109,7 +120,7 @@ async def _send(
     has_body = "content-length" in request.headers or "transfer-encoding" in request.headers
     if has_body:
         headers.append((b"transfer-encoding", b"chunked"))
-    head = h11.Request(method=request.method, target=_target(request.scope), headers=headers)
+    head = h11.Request(method=request.method, target=target, headers=headers)
     writer.write(protocol.send(head) or b"")
     if has_body:
         async for chunk in body:
