@@ -121,7 +121,7 @@ fn print_syscalls() -> ExitCode {
 fn usage() -> ExitCode {
     eprintln!(
         "usage: cell zygote DESCRIPTOR | cell guest FILES BOUNDING OWN ROOT PIDS EGRESS PTRACE SETID CORE | \
-         cell unpack DIRECTORY ENTRIES BYTES kept|single | cell machine LAYERS [kept] [shown=COUNT] | \
+         cell unpack DIRECTORY ENTRIES BYTES kept|single|upper | cell machine LAYERS [kept] [shown=COUNT] | \
          cell execute DESCRIPTORS PROGRAM [ARGUMENT...] | cell pages PID BASE OUT | \
          cell format FIRST FILES OUT TREE|- PROGRAM [ARGUMENT...] | \
          cell warden PROGRAM [ARGUMENT...] -- SAVER [ARGUMENT...] | cell ticks | cell steps | cell syscalls"

@@ -9,6 +9,7 @@ mod given;
 mod letters;
 mod modules;
 pub mod pages;
+mod reading;
 pub mod start;
 
 use crate::sys::{fd, libc, machine, mount, process, socket, wall};
@@ -32,9 +33,13 @@ const ANSWER: u8 = 70;
 /// A part of a file that is shown inside, and how many such letters are at the desk before a launch.
 const GIVE: u8 = 66;
 const GIVEN: u8 = 67;
+/// Send what is on the kept disk instead of having anything run on it.
+const READ: u8 = 71;
 const MAX_REPLY: usize = 16 * 1024;
 const FIRST_DISK: u8 = b'a';
 const SCRATCH: &str = "/scratch";
+/// What sandboxes have written is in there, by layer.
+const WRITTEN: &[u8] = b"upper";
 
 /// How many read-only disks there are, and whether the one after them, which is written to, may have been
 /// another machine's before: then it is not looked at until it is known which one it is. Nor are the last
@@ -109,6 +114,14 @@ fn begin(disks: Disks) -> io::Result<()> {
                     }
                 }
                 desk.say_done()?;
+            }
+            Some(&READ) if disks.is_kept => {
+                let flags = libc::MS_RDONLY | libc::MS_NOSUID | libc::MS_NODEV | libc::MS_NOEXEC;
+                mount_disk(disks, flags, b"").map_err(unreadable)?;
+                port.say_ready()?;
+                reading::send(&desk, SCRATCH, WRITTEN)?;
+                // Whoever has read it ends the machine.
+                return desk.read().map(drop);
             }
             Some(&LAUNCH) => {
                 if disks.is_kept {
@@ -227,8 +240,12 @@ fn mount_read_only(number: usize, place: &str) -> io::Result<()> {
 }
 
 fn mount_scratch(disks: Disks, options: &[u8]) -> io::Result<()> {
+    mount_disk(disks, libc::MS_NOSUID | libc::MS_NODEV, options)
+}
+
+fn mount_disk(disks: Disks, flags: u64, options: &[u8]) -> io::Result<()> {
     let scratch = format!("/dev/vd{}", char::from(FIRST_DISK + disks.layers as u8));
-    mount::mount(&scratch, SCRATCH.as_bytes(), "ext4", libc::MS_NOSUID | libc::MS_NODEV, options)
+    mount::mount(&scratch, SCRATCH.as_bytes(), "ext4", flags, options)
 }
 
 /// A disk that outlives the machine: it has a journal, and what is written does not wait long in memory
@@ -238,8 +255,11 @@ fn mount_kept(disks: Disks) -> io::Result<()> {
         let file = fd::open(format!("/proc/sys/vm/{name}"), libc::O_WRONLY, 0)?;
         fd::write_all(file.as_raw_fd(), b"100")?;
     }
-    mount_scratch(disks, b"noinit_itable,commit=1")
-        .map_err(|error| io::Error::new(error.kind(), format!("the kept disk cannot be mounted: {error}")))
+    mount_scratch(disks, b"noinit_itable,commit=1").map_err(unreadable)
+}
+
+fn unreadable(error: io::Error) -> io::Error {
+    io::Error::new(error.kind(), format!("the kept disk cannot be mounted: {error}"))
 }
 
 /// What a program asks for and does not use is none of the machine's: it ends by its limit, as on a host

@@ -106,6 +106,12 @@ pub fn next_data(fd: RawFd, offset: i64) -> io::Result<Option<i64>> {
     }
 }
 
+/// Where the next hole at or after `offset` begins; the end of a file counts as one.
+pub fn next_hole(fd: RawFd, offset: i64) -> io::Result<i64> {
+    // SAFETY: plain integers.
+    check(unsafe { libc::lseek(fd, offset, libc::SEEK_HOLE) })
+}
+
 /// Duplicate to a number of at least `floor`, close-on-exec.
 pub fn dup_above(fd: RawFd, floor: RawFd) -> io::Result<OwnedFd> {
     // SAFETY: creates a new descriptor.

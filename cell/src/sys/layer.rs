@@ -35,16 +35,35 @@ pub fn set_attribute(fd: &impl AsRawFd, name: &[u8], value: &[u8]) -> io::Result
     Ok(())
 }
 
-#[cfg(test)]
 pub fn attribute(fd: &impl AsRawFd, name: &[u8]) -> io::Result<Vec<u8>> {
     let name = cstring(name)?;
-    let mut value = vec![0u8; 256];
+    // As large as the kernel lets one be.
+    let mut value = vec![0u8; 64 * 1024];
     // SAFETY: a NUL-terminated name, and a buffer of the stated size that the kernel fills.
     let n = check(unsafe {
         libc::fgetxattr(fd.as_raw_fd(), name.as_ptr(), value.as_mut_ptr().cast(), value.len())
     } as libc::c_long)?;
     value.truncate(n as usize);
     Ok(value)
+}
+
+/// The names of the attributes of an open file or directory.
+pub fn attributes(fd: &impl AsRawFd) -> io::Result<Vec<Vec<u8>>> {
+    // As much as the kernel lists.
+    let mut names = vec![0u8; 64 * 1024];
+    // SAFETY: a buffer of the stated size that the kernel fills.
+    let listed =
+        check(unsafe { libc::flistxattr(fd.as_raw_fd(), names.as_mut_ptr().cast(), names.len()) }
+            as libc::c_long);
+    match listed {
+        // A filesystem without any.
+        Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => Ok(Vec::new()),
+        Err(error) => Err(error),
+        Ok(n) => {
+            let whole = &names[..n as usize];
+            Ok(whole.split(|byte| *byte == 0).filter(|name| !name.is_empty()).map(<[u8]>::to_vec).collect())
+        }
+    }
 }
 
 /// Set the modification time of an open file or directory; the time of access is left alone.

@@ -30,6 +30,7 @@ pub struct Entry {
     pub mtime: (i64, i64),
     pub attributes: Vec<(Vec<u8>, Vec<u8>)>,
     pub dropped_attributes: u64,
+    pub is_opaque: bool,
 }
 
 pub struct Reader {
@@ -159,6 +160,7 @@ impl Reader {
             mtime: extended.mtime.map_or_else(|| header.mtime_s().map(|seconds| (seconds, 0)), Ok)?,
             attributes: extended.attributes,
             dropped_attributes: extended.dropped_attributes,
+            is_opaque: extended.is_opaque,
         })
     }
 }

@@ -38,6 +38,18 @@ pub enum Owners {
     Single,
 }
 
+/// How an archive says that something below is hidden.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Marks {
+    /// By names that begin with `.wh.`, as images do.
+    Names,
+    /// By entries: devices, and directories with a mark; every name is a name. So does `cell machine`.
+    Entries,
+}
+
+/// In an extended header, of a directory that hides all that layers below have in it.
+pub const OPAQUE_MARK: &[u8] = b"CLOISTER.opaque";
+
 /// Why an archive was not unpacked, in words for the person who asked.
 #[derive(Debug)]
 pub struct Refusal(String);
@@ -71,26 +83,30 @@ fn shown(name: &[u8]) -> String {
     format!("\"{}{}\"", cut.escape_ascii(), if name.len() > MOST { "…" } else { "" })
 }
 
-/// Read `DIRECTORY ENTRIES BYTES kept|single` and do it. None is for arguments that mean nothing.
+/// Read `DIRECTORY ENTRIES BYTES kept|single|upper` and do it. None is for arguments that mean nothing.
 pub fn run(arguments: &[String]) -> Option<Outcome<()>> {
     let (directory, entries, bytes, owners) = match arguments {
         [directory, entries, bytes, owners] => (directory, entries, bytes, owners),
         _ => return None,
     };
     let limits = Limits { entries: entries.parse().ok()?, bytes: bytes.parse().ok()? };
-    let owners = match owners.as_str() {
-        "kept" => Owners::Kept,
-        "single" => Owners::Single,
+    let (owners, marks) = match owners.as_str() {
+        "kept" => (Owners::Kept, Marks::Names),
+        "single" => (Owners::Single, Marks::Names),
+        "upper" => (Owners::Kept, Marks::Entries),
         _ => return None,
     };
-    Some(unpack(directory, libc::STDIN_FILENO, limits, owners).map(|facts| println!("{}", facts.json())))
+    Some(
+        unpack(directory, libc::STDIN_FILENO, limits, owners, marks)
+            .map(|facts| println!("{}", facts.json())),
+    )
 }
 
-fn unpack(directory: &str, input: i32, limits: Limits, owners: Owners) -> Outcome<Facts> {
+fn unpack(directory: &str, input: i32, limits: Limits, owners: Owners, marks: Marks) -> Outcome<Facts> {
     let top = fd::open(directory, libc::O_RDONLY | libc::O_DIRECTORY | libc::O_NOFOLLOW, 0)
         .map_err(about(directory.as_bytes()))?;
     let mut reader = entry::Reader::new(input::Input::new(input, limits.bytes), limits.entries);
-    let mut place = Place::new(top, owners)?;
+    let mut place = Place::new(top, owners, marks)?;
     while let Some(entry) = reader.next()? {
         place.put(&entry, &mut reader.input)?;
         reader.input.finish()?;

@@ -1,6 +1,6 @@
 //! Extended headers: `length key=value` records that replace fields of the entry that follows.
 
-use super::{refuse, shown, Outcome, Refusal};
+use super::{refuse, shown, Outcome, Refusal, OPAQUE_MARK};
 
 const MOST_ATTRIBUTES: usize = 64;
 const MOST_ATTRIBUTE_BYTES: usize = 64 * 1024;
@@ -19,6 +19,7 @@ pub struct Overrides {
     pub attributes: Vec<(Vec<u8>, Vec<u8>)>,
     pub dropped_attributes: u64,
     pub sparse: Option<PaxSparse>,
+    pub is_opaque: bool,
 }
 
 #[derive(Default)]
@@ -83,6 +84,7 @@ fn apply(found: &mut Overrides, key: &[u8], value: &[u8]) -> Outcome<()> {
         return sparse(found.sparse.get_or_insert_with(PaxSparse::default), rest, value);
     }
     match key {
+        OPAQUE_MARK => found.is_opaque = true,
         b"path" => found.name = named(value)?,
         b"linkpath" => found.target = named(value)?,
         b"size" => found.size = filled(value, decimal)?,

@@ -7,7 +7,7 @@ use super::name::{self, Meaning};
 use super::sparse::Map;
 use super::stack::{is_whiteout, Stack, OPAQUE_NAME, OPAQUE_VALUE};
 use super::tree::{clear, directory, fresh, is, look, make_opaque};
-use super::{about, refuse, shown, Outcome, Owners, Refusal};
+use super::{about, refuse, shown, Marks, Outcome, Owners, Refusal};
 use crate::sys::{fd, layer, libc, mount};
 use std::io;
 use std::os::unix::io::{AsRawFd, OwnedFd};
@@ -20,11 +20,12 @@ pub struct Place {
     stack: Stack,
     facts: Facts,
     owners: Owners,
+    marks: Marks,
 }
 
 impl Place {
-    pub fn new(top: OwnedFd, owners: Owners) -> Outcome<Place> {
-        Ok(Place { stack: Stack::new(top)?, facts: Facts::default(), owners })
+    pub fn new(top: OwnedFd, owners: Owners, marks: Marks) -> Outcome<Place> {
+        Ok(Place { stack: Stack::new(top)?, facts: Facts::default(), owners, marks })
     }
 
     pub fn finish(mut self) -> Outcome<Facts> {
@@ -34,7 +35,7 @@ impl Place {
 
     pub fn put(&mut self, entry: &Entry, input: &mut Input) -> Outcome<()> {
         self.facts.attributes += entry.dropped_attributes;
-        match name::meaning(&entry.path)? {
+        match self.meaning(&entry.path)? {
             Meaning::Bookkeeping => self.facts.bookkeeping += 1,
             Meaning::Opaque => self.opaque(entry)?,
             Meaning::Whiteout(hidden) => self.whiteout(entry, &hidden)?,
@@ -44,6 +45,13 @@ impl Place {
             },
         }
         Ok(())
+    }
+
+    fn meaning(&self, path: &[Vec<u8>]) -> Outcome<Meaning> {
+        match self.marks {
+            Marks::Names => name::meaning(path),
+            Marks::Entries => Ok(Meaning::Plain),
+        }
     }
 
     fn opaque(&mut self, entry: &Entry) -> Outcome<()> {
@@ -85,7 +93,7 @@ impl Place {
         if let Kind::HardLink(target) = &entry.kind {
             return self.hard_link(target, parents, name);
         }
-        if let Kind::Device = entry.kind {
+        if matches!(entry.kind, Kind::Device) && self.marks == Marks::Names {
             self.facts.devices += 1;
             return Ok(());
         }
@@ -94,6 +102,10 @@ impl Place {
         if let Kind::Directory = entry.kind {
             let dir = directory(at, name).map_err(wrong())?;
             self.dress(&dir, entry, name)?;
+            if entry.is_opaque && self.marks == Marks::Entries {
+                self.facts.opaque += 1;
+                layer::set_attribute(&dir, OPAQUE_NAME, OPAQUE_VALUE).map_err(wrong())?;
+            }
             return layer::set_open_times(&dir, time(entry)).map_err(wrong());
         }
         clear(at, name).map_err(wrong())?;
@@ -123,7 +135,11 @@ impl Place {
                 self.facts.attributes += entry.attributes.len() as u64;
                 mount::set_times(at, name, nanoseconds(entry)).map_err(wrong())
             }
-            Kind::Directory | Kind::HardLink(_) | Kind::Device => Ok(()),
+            Kind::Device => {
+                self.facts.whiteouts += 1;
+                layer::make_whiteout(at, name).map_err(wrong())
+            }
+            Kind::Directory | Kind::HardLink(_) => Ok(()),
         }
     }
 
@@ -137,7 +153,7 @@ impl Place {
             let whole = target.join(&b"/"[..]);
             Refusal(format!("{} is a hard link to {}, which is not in the layer", shown(name), shown(&whole)))
         };
-        if name::meaning(target)? != Meaning::Plain {
+        if self.meaning(target)? != Meaning::Plain {
             return Err(missing(()));
         }
         self.stack.go(target_parents, false).map_err(|_| missing(()))?;

@@ -29,10 +29,14 @@ impl Bench {
     }
 
     fn unpack_within(&self, archive: &[u8], limits: Limits) -> Outcome<Facts> {
+        self.unpack_marked(archive, limits, Marks::Names)
+    }
+
+    fn unpack_marked(&self, archive: &[u8], limits: Limits, marks: Marks) -> Outcome<Facts> {
         let file = self.0.join("archive");
         fs::File::create(&file).and_then(|mut file| file.write_all(archive)).expect("an archive");
         let file = fs::File::open(&file).expect("the archive");
-        unpack(self.at("").to_str().expect("a path"), file.as_raw_fd(), limits, Owners::Single)
+        unpack(self.at("").to_str().expect("a path"), file.as_raw_fd(), limits, Owners::Single, marks)
     }
 
     fn refused(&self, archive: &[u8]) -> String {
@@ -192,6 +196,18 @@ fn a_removed_name_becomes_a_device_without_number() {
     assert!(gone.file_type().is_char_device() && gone.rdev() == 0);
     assert!(is_opaque(&bench.at("etc")));
     assert!(!bench.at("etc/.wh.gone").exists());
+}
+
+#[test]
+fn marks_are_entries_and_every_name_a_name_where_a_machine_wrote_the_archive() {
+    let bench = Bench::new("upper");
+    let marked = [pax(&[(b"path", b"d"), (OPAQUE_MARK, b"y")]), entry(b'5', b"x", b"", b"")].concat();
+    let archive =
+        [marked, entry(b'3', b"d/gone", b"", b""), entry(b'0', b"d/.wh.name", b"", b"kept"), vec![0; 1024]];
+    let facts = bench.unpack_marked(&archive.concat(), LIMITS, Marks::Entries).expect("unpacked");
+    assert_eq!((facts.whiteouts, facts.opaque, facts.devices), (1, 1, 0));
+    assert_eq!(fs::read(bench.at("d/.wh.name")).expect("a file"), b"kept");
+    assert!(fs::symlink_metadata(bench.at("d/gone")).expect("a mark").file_type().is_char_device());
 }
 
 #[test]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import errno
 import os
 from collections.abc import Iterator
@@ -11,21 +10,14 @@ from concurrent.futures import Executor
 from dataclasses import dataclass
 from pathlib import Path
 
-from cloister.errors import CannotEnforce, Exhausted, GuestGone, ImageRefused
+from cloister.errors import Exhausted, GuestGone, ImageRefused
 from cloister.image.facts import LayerFacts, parse_facts
-from cloister.model import UNLIMITED, Limits, Profile, Reason, Result
-from cloister.policy import Policy
-from cloister.runtime.ground import Ground, GroundVolume
-from cloister.runtime.namespace.ids import STORE_SLICE
-from cloister.runtime.plan import HostMount, Plan
-from cloister.sandbox import Process, Sandbox
-from cloister.store import as_owner
+from cloister.model import Reason, Result
+from cloister.sandbox import Process
+from cloister.sandbox.unpacker import LAYER, PROGRAM, hand_over, open_unpacker
 from cloister.store.place import require_room
 from cloister.store.stand_in import needed_sub_ids
 
-# Places that every root has room for and nothing else uses.
-_LAYER = "/mnt/layer"
-_PROGRAM = "/mnt/cell"
 _WORDS_BYTES = 16 * 1024
 _LOOK_BYTES = 4 * 2**20
 _FULL = tuple(f"(os error {number})" for number in (errno.ENOSPC, errno.EDQUOT))
@@ -56,9 +48,9 @@ async def unpack_layer(
     raised here. The directory is left as it is then: whoever made it removes it.
     """
     owners = "single" if os.geteuid() != 0 and needed_sub_ids() is None else "kept"
-    await asyncio.get_running_loop().run_in_executor(executor, _hand_over, directory)
-    command = [_PROGRAM, "unpack", _LAYER, str(limits.entries), str(limits.bytes), owners]
-    sandbox = await _open_sandbox(directory, limits)
+    await asyncio.get_running_loop().run_in_executor(executor, hand_over, directory)
+    command = [PROGRAM, "unpack", LAYER, str(limits.entries), str(limits.bytes), owners]
+    sandbox = await open_unpacker(directory, limits.wall_s)
     try:
         process = await sandbox.start(command, cwd="/", timeout=limits.wall_s, stdin=True)
         result = await _converse(process, _with_room(archive, directory), executor)
@@ -76,12 +68,6 @@ def _with_room(archive: Iterator[bytes], directory: Path) -> Iterator[bytes]:
         if unlooked >= _LOOK_BYTES:
             require_room(directory)
             unlooked = 0
-
-
-def _hand_over(directory: Path) -> None:
-    """Make the directory the sandbox's root's, where that is an id of its own and not mapped."""
-    if needed_sub_ids() is not None:
-        as_owner(os.chown, directory, STORE_SLICE, STORE_SLICE)
 
 
 async def _converse(
@@ -139,34 +125,3 @@ def _conclude(result: Result, limits: LayerLimits) -> LayerFacts:
             limit="disk",
         )
     raise ImageRefused(f"a layer cannot be unpacked: {shown or result.describe()}")
-
-
-class _Workplace(Sandbox):
-    """A sandbox without network that sees one directory of the store, and may write there."""
-
-    def __init__(self, directory: Path, limits: Limits) -> None:
-        super().__init__(Policy(profile=Profile.ROOT, limits=limits), label="unpack")
-        self._directory = directory
-        self._amend = _with_program
-
-    async def start_guest(self, ground: Ground) -> None:
-        shown = GroundVolume(os.path.realpath(self._directory), _LAYER, True)
-        await super().start_guest(dataclasses.replace(ground, volumes=(shown,)))
-
-
-def _with_program(plan: Plan) -> Plan:
-    """Show our own program inside, whoever owns it: anybody may execute it."""
-    program = Path(__file__).parent.parent / "bin" / "cell"
-    mount = HostMount(os.fsencode(os.path.realpath(program)), _PROGRAM.strip("/"), False, None)
-    return dataclasses.replace(plan, mounts=(*plan.mounts, mount))
-
-
-async def _open_sandbox(directory: Path, limits: LayerLimits) -> Sandbox:
-    bounded = Limits(
-        memory="1GiB", cpus=UNLIMITED, pids=16, wall=limits.wall_s, lifetime=limits.wall_s + 60
-    )
-    try:
-        return await _Workplace(directory, bounded).open()
-    except CannotEnforce:
-        # The program bounds itself: each length is compared with a limit before memory is taken.
-        return await _Workplace(directory, bounded.replace(memory=UNLIMITED)).open()

@@ -31,6 +31,7 @@ from cloister.errors import HostError, RequestError
 from cloister.model import parse_absolute_path, quote
 from cloister.model.changes import escape
 from cloister.policy import Effect
+from cloister.sandbox.brought_out import readable_benches
 
 if TYPE_CHECKING:
     from cloister.store.changes import Written
@@ -89,11 +90,11 @@ async def _benches(name: str, since: str | None) -> tuple[Path, ...] | None:
     store, kept = await find_kept(name)
     if since is None:
         found = await asyncio.to_thread(baselines.copied, store, name)
-        return None if found is None else store.snapshots.benches(found)
+        return None if found is None else await readable_benches(store, found)
     snapshot = await find_snapshot(store, name, since)
     if snapshot.image != kept.image:
         raise RequestError(f"snapshot {quote(since)} stands on another image than {name}")
-    return store.snapshots.benches(snapshot)
+    return await readable_benches(store, snapshot)
 
 
 @click.command()

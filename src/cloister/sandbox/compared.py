@@ -9,6 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cloister.model.changes import EntryType
+from cloister.runtime.microvm.guest import MachinePlan
+from cloister.runtime.namespace.ids import STORE_SLICE, slice_map
+from cloister.runtime.plan import Plan
 from cloister.store.changes import Given, Owners, Skeleton, Stratum, since, walk
 from cloister.store.stand_in import as_reader, needed_sub_ids, needs_no_child
 
@@ -21,8 +24,8 @@ _BATCH = 512
 
 
 def compared_trees(guest: Guest, disk: Disk) -> tuple[tuple[Stratum, ...], Skeleton, Owners]:
-    """Return what a running sandbox's disk is compared with."""
-    plan = guest.plan
+    """Return what a running sandbox's disk is compared with; of a machine, what was brought out."""
+    plan = _plan_of(guest)
     strata = tuple(
         Stratum(
             f"/{layer.target}",
@@ -40,6 +43,10 @@ def compared_trees(guest: Guest, disk: Disk) -> tuple[tuple[Stratum, ...], Skele
     for target, name in plan.room.links:
         given[f"/{name}".encode()] = Given(EntryType.LINK, 0o777, target.encode())
     given = {**_places_of_mounts(guest), **given}
+    if plan is not guest.plan and needed_sub_ids() is not None:
+        # Brought out by a sandbox of this person's, on ids that all of those have.
+        store = tuple((r.outside, r.inside, r.count) for r in slice_map(STORE_SLICE, None))
+        return strata, Skeleton(given), Owners(store, store)
     if plan.disk is not None and plan.disk.idmap:
         return strata, Skeleton(given), Owners()
     if needed_sub_ids() is None:
@@ -52,10 +59,17 @@ def compared_trees(guest: Guest, disk: Disk) -> tuple[tuple[Stratum, ...], Skele
     return strata, Skeleton(given), Owners(uids, gids)
 
 
+def _plan_of(guest: Guest) -> Plan:
+    """Return the plan by which the root was built that programs see."""
+    plan = guest.plan
+    inside = plan.inside if isinstance(plan, MachinePlan) else None
+    return plan if inside is None else inside
+
+
 def _places_of_mounts(guest: Guest) -> dict[bytes, Given]:
     """Return what is made for mounts to be put on, which nobody inside has made."""
     given: dict[bytes, Given] = {}
-    for mount in guest.plan.mounts:
+    for mount in _plan_of(guest).mounts:
         parts = mount.target.split("/")
         for end in range(1, len(parts) + 1):
             given["/".join(("", *parts[:end])).encode()] = Given(EntryType.DIRECTORY, 0o755)

@@ -35,7 +35,7 @@ class Differences:
 
         await self._state.wait_until_moving()
         benches = None if self._since is None else await self._state.benches(self._since)
-        compared = self._state.compared()
+        compared = await self._state.comparable()
         changes = await asyncio.to_thread(begin, *compared, self._below, benches)
         while batch := await asyncio.to_thread(next_batch, changes):
             for change in batch:

@@ -25,11 +25,12 @@ if TYPE_CHECKING:
     from cloister.node.control_listener import Listener
     from cloister.node.templates import TemplateRecord
     from cloister.sandbox.approving import Approve, Desk
+    from cloister.sandbox.brought_out import Brought
     from cloister.sandbox.process import Command
     from cloister.sandbox.recorded_changes import StepTrees
     from cloister.sandbox.recording import Recording
     from cloister.sandbox.sandbox import Sandbox
-    from cloister.store import Snapshot
+    from cloister.store import Disk, Snapshot
     from cloister.store.changes import Owners, Skeleton, Stratum
 
 WORKSPACE = "/workspace"
@@ -62,6 +63,7 @@ class State(Remembering):
         self._came_up = False
         self._template: TemplateRecord | None = None
         self._desk: Desk | None = None
+        self._brought: Brought | None = None
         self.recording: Recording | None = None
 
     @property
@@ -79,27 +81,40 @@ class State(Remembering):
             )
         return self._workspace
 
-    def _require_files(self) -> None:
-        """Refuse what looks at the files themselves, where they are on the disk of a machine."""
-        if self._is_machine:
-            raise Unsupported(
-                "the files of this sandbox are on the disk of a machine, which the host does not "
-                "read; compare them inside"
-            )
-
     @property
     def _is_machine(self) -> bool:
         return self._sandbox.guest.runtime == "microvm"
 
+    async def comparable(self) -> tuple[tuple[Stratum, ...], Skeleton, Owners]:
+        """Return what there is to compare, brought out first where it is on a machine's disk."""
+        if not self._is_machine:
+            return self.compared()
+        from cloister.sandbox.brought_out import copied_disk
+
+        sandbox, ground = self._sandbox, self.workspace.ground
+        async with self._standing_still():
+            copy = await to_the_end(copied_disk(sandbox.guest, sandbox.policy))
+        return self._compared(await self._brought_out.now(sandbox.policy, ground, copy))
+
     def compared(self) -> tuple[tuple[Stratum, ...], Skeleton, Owners]:
         """Return what there is to compare, of the sandbox as it runs."""
-        self._require_files()
         disk = self.workspace.disk
-        if disk is None:
-            raise Unsupported("this sandbox has no disk in the store")
+        if disk is None or self._is_machine:
+            raise Unsupported("this sandbox has no disk in the store that can be looked at")
+        return self._compared(disk)
+
+    def _compared(self, disk: Disk) -> tuple[tuple[Stratum, ...], Skeleton, Owners]:
         from cloister.sandbox.compared import compared_trees
 
         return compared_trees(self._sandbox.guest, disk)
+
+    @property
+    def _brought_out(self) -> Brought:
+        if self._brought is None:
+            from cloister.sandbox.brought_out import Brought
+
+            self._brought = Brought(self.workspace.store)
+        return self._brought
 
     async def benches(self, which: Snapshot | str | int) -> tuple[Path, ...]:
         """Return where a snapshot is that the sandbox can be compared with."""
@@ -107,7 +122,7 @@ class State(Remembering):
         snapshot = await workspace.find(which)
         if snapshot.image != (None if workspace.image is None else workspace.image.digest):
             raise RequestError(f"snapshot {quote(snapshot.id)} stands on another image")
-        return workspace.store.snapshots.benches(snapshot)
+        return await self._brought_out.then(snapshot)
 
     @property
     def stands_still(self) -> bool:
@@ -260,6 +275,8 @@ class State(Remembering):
             if self.recording is not None:
                 # Before the snapshots go: they are what is compared.
                 await self.recording.changes.settle()
+            if self._brought is not None:
+                await self._brought.close()
             try:
                 await self.fall_back()
             finally:

@@ -131,7 +131,7 @@ class Stateful:
     async def compared(self) -> tuple[tuple[Stratum, ...], Skeleton, Owners]:
         """Return the trees that `diff` compares; of the sandbox as it runs."""
         await self._state.wait_until_moving()
-        return self._state.compared()
+        return await self._state.comparable()
 
     async def benches(self, which: Snapshot | str | int) -> tuple[Path, ...]:
         """Return where a snapshot is that the sandbox can be compared with."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 
-from cloister.errors import GuestGone, ProtocolViolation
+from cloister.errors import GuestError, GuestGone, ProtocolViolation
 from cloister.runtime.memory import Renewal
 from cloister.runtime.microvm.template import renewal_letter, sealed_letter
 from cloister.wire.codec import Writer
@@ -15,6 +15,8 @@ _FREEZE, _TELL, _ANSWER = 4, 65, 70
 _SANDBOX = 1
 _DONE = b"D"
 _ANSWER_S = 60.0
+# In what is sent of a disk: the longest piece, and the word that no more comes, and why.
+_MOST_PIECE, _FAILED, _MOST_WORDS = 256 * 1024, 0xFFFF_FFFF, 1000
 
 
 class Desk:
@@ -59,6 +61,40 @@ class Desk:
             letters += _told(renewal)
         letters += sealed_letter(Writer().u8(_FREEZE).u64(_SANDBOX).flag(False).done())
         await self._ask(letters)
+
+    async def pieces(self) -> AsyncIterator[bytes]:
+        """Yield what a machine sends of a disk, until it says that this was all."""
+        async with self._turn:
+            while size := await self._number():
+                if size == _FAILED:
+                    words = await self._exactly(min(await self._number(), _MOST_WORDS))
+                    shown = "".join(
+                        each if each.isprintable() else "?"
+                        for each in words.decode(errors="replace")
+                    )
+                    raise GuestError(f"the disk of the machine cannot be read: {shown}")
+                if size > _MOST_PIECE:
+                    raise ProtocolViolation(f"a piece of {size} bytes; the limit is {_MOST_PIECE}")
+                yield await self._exactly(size)
+
+    async def _number(self) -> int:
+        return int.from_bytes(await self._exactly(4), "little")
+
+    async def _exactly(self, size: int) -> bytes:
+        loop, parts, left = asyncio.get_running_loop(), [], size
+        try:
+            async with asyncio.timeout(_ANSWER_S):
+                while left:
+                    part = await loop.sock_recv(self._socket, left)
+                    if not part:
+                        raise GuestGone("the machine is gone", reason="gone")
+                    parts.append(part)
+                    left -= len(part)
+        except TimeoutError:
+            raise GuestGone("the machine does not answer", reason="hung") from None
+        except OSError as error:
+            raise GuestGone(f"the machine is gone: {error}", reason="gone") from error
+        return b"".join(parts)
 
     async def _ask(self, letters: bytes, within_s: float = _ANSWER_S) -> None:
         loop = asyncio.get_running_loop()

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from cloister.errors import LaunchFailed
 from cloister.runtime.microvm.desk import Desk
+from cloister.runtime.microvm.images import empty_tree, etc_tree
 from cloister.runtime.microvm.machine import KVM, TCG, Shape
 from cloister.runtime.microvm.monitor import Monitor
 from cloister.runtime.microvm.program import find_qemu
@@ -59,6 +60,22 @@ class MicrovmGuest(NamespaceGuest):
         if self.began_from is not None:
             os.close(self.began_from)
             self.began_from = None
+
+    def host_path(self, source: str) -> Path | None:
+        """Return what the plan inside calls so, where that was made of something of this host."""
+        plan = self.plan
+        if not isinstance(plan, MachinePlan):
+            return super().host_path(source)
+        _, place, number, *_ = *source.split("/"), ""
+        if place == "layers":
+            directory = plan.layers[int(number)][0]
+            return etc_tree() if directory is None else Path(directory)
+        if place == "shown":
+            return Path(plan.shown[int(number)])
+        if place == "given":
+            # Content that was handed in: a file, wherever it came from.
+            return None
+        return empty_tree() if place == "launcher" else Path(source)
 
     @property
     def is_alone(self) -> bool:

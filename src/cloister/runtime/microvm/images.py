@@ -53,12 +53,26 @@ def smallest_root(cell: Path) -> Path:
 
 def etc_image() -> Path:
     """Return a disk with the public part of /etc, and what a sandbox says about itself."""
+    return made_once(f"etc-{_etc_key()}.img", _write_etc)
+
+
+def etc_tree() -> Path:
+    """Return a directory with the same, to compare with."""
+    return made_once(f"etc-{_etc_key()}.tree", _lay_out_etc)
+
+
+def empty_tree() -> Path:
+    """Return a directory with nothing in it, to compare with."""
+    return made_once("empty.tree", lambda to: to.mkdir(mode=0o755))
+
+
+def _etc_key() -> str:
     digest = hashlib.sha256(repr(synthetic_files()).encode())
     for name in PUBLIC_ETC:
         path = Path("/etc", name)
         if path.exists():
             digest.update(_tree_key(path, exact=True).encode())
-    return made_once(f"etc-{digest.hexdigest()[:32]}.img", _write_etc)
+    return digest.hexdigest()[:32]
 
 
 def empty_image(size_bytes: int, inodes: int, *, journal: bool = False) -> Path:
@@ -103,11 +117,14 @@ def write_disk(
     _format(to, size_bytes, min(inodes, most), directory, journal=journal)
 
 
-def copy_of(image: Path) -> int:
-    """Return a descriptor of a copy that has no name, and so is gone with its last holder."""
+def copy_of(image: Path, *, near: bool = False) -> int:
+    """Return a descriptor of a copy that has no name, and so is gone with its last holder.
+
+    It is where machines keep their things, or `near` the image, where it may share its blocks.
+    """
     source = os.open(image, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        copy = os.open(machine_directory(), os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        copy = _nameless(image.parent if near else machine_directory())
         try:
             copy_sparse(source, copy)
         except BaseException:
@@ -116,6 +133,15 @@ def copy_of(image: Path) -> int:
         return copy
     finally:
         os.close(source)
+
+
+def _nameless(directory: Path) -> int:
+    flags = os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC
+    try:
+        return os.open(directory, flags, 0o600)
+    except OSError:
+        # Sealed trees take no new files.
+        return os.open(machine_directory(), flags, 0o600)
 
 
 def named_copy(source: Path, to: Path) -> int:
@@ -204,17 +230,22 @@ def _write_image(directory: Path, to: Path) -> None:
 
 def _write_etc(to: Path) -> None:
     with tempfile.TemporaryDirectory(dir=to.parent, prefix="etc.") as directory:
-        top = Path(directory)
-        top.chmod(0o755)
-        for name in PUBLIC_ETC:
-            _copy_public(Path("/etc", name), top / name)
-        for name, mode, content in synthetic_files():
-            path = top / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.unlink(missing_ok=True)
-            path.write_bytes(content)
-            path.chmod(mode)
+        top = Path(directory, "top")
+        _lay_out_etc(top)
         _write_image(top, to)
+
+
+def _lay_out_etc(top: Path) -> None:
+    top.mkdir()
+    top.chmod(0o755)
+    for name in PUBLIC_ETC:
+        _copy_public(Path("/etc", name), top / name)
+    for name, mode, content in synthetic_files():
+        path = top / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.unlink(missing_ok=True)
+        path.write_bytes(content)
+        path.chmod(mode)
 
 
 def _copy_public(source: Path, to: Path) -> None:

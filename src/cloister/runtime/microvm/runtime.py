@@ -6,8 +6,8 @@ import asyncio
 import dataclasses
 import os
 import time
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import ExitStack, aclosing
 from pathlib import Path
 
 from cloister.errors import CloisterError, LaunchFailed, RequestError
@@ -33,6 +33,7 @@ from cloister.runtime.microvm.launch import launch_machine
 from cloister.runtime.microvm.machine import KVM, TCG, Shape, restored, shown_to
 from cloister.runtime.microvm.monitor import Monitor
 from cloister.runtime.microvm.program import find_qemu, qemu_files, why_not
+from cloister.runtime.microvm.reading import copied_disk, read_disk
 from cloister.runtime.microvm.ready import ReadyMachines
 from cloister.runtime.microvm.saving import (
     checkpoint,
@@ -320,6 +321,29 @@ class MicrovmRuntime:
     ) -> Guest:
         """Build the wall, and have QEMU go on in it from memory."""
         return await self._go_on(id, plan, on_lost, memory)
+
+    async def copied_disk(self, guest: Guest) -> int:
+        """Return a copy of the disk of a machine that runs, of one moment."""
+        if not isinstance(guest, MicrovmGuest):
+            raise RequestError("this guest belongs to another runtime")
+        return await copied_disk(guest)
+
+    async def read_disk(
+        self, policy: Policy, ground: Ground, disk: int
+    ) -> AsyncGenerator[bytes, None]:
+        """Yield what is on a copy of the disk of such a sandbox, as a machine of its shape says."""
+        await self.prepare()
+        plan = self._plan(new_sandbox_id(), policy, ground, self._accelerator.name)
+        if plan.shape is None:
+            raise RequestError("this plan belongs to another runtime")
+        layers = await asyncio.to_thread(self._images, plan.layers)
+        made = await self._saved(plan, plan.shape, layers, fresh=False)
+        try:
+            async with aclosing(read_disk(self._launching, plan, layers, made, disk)) as pieces:
+                async for piece in pieces:
+                    yield piece
+        finally:
+            made.close()
 
     def _images(self, layers: Sequence[tuple[str | None, bool]]) -> list[Path]:
         found = []

@@ -73,6 +73,14 @@ def disk_of_memory(stored: Sequence[str]) -> int:
     return _copied(found, own)
 
 
+def disk_to_read(stored: Sequence[str]) -> int:
+    """Return a copy of a disk that stands still, without a name, for a machine that reads it."""
+    found = _found(stored)
+    if found is None:
+        raise Unsupported("there is no disk of a machine here")
+    return copy_of(found, near=True)
+
+
 def require_no_machine(ground: Ground, runtime: str) -> None:
     """Refuse to show a disk as empty whose files are those of a machine."""
     disk = ground.disk
@@ -81,7 +89,7 @@ def require_no_machine(ground: Ground, runtime: str) -> None:
     if _found((disk.path, *disk.sealed)) is not None:
         raise Unsupported(
             f'the files of this sandbox are in a machine, and not for the runtime "{runtime}"; '
-            'name runtime = "microvm"'
+            'name runtime = "microvm", or move them with `cloister promote NAME --weaker`'
         )
 
 

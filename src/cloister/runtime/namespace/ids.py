@@ -15,6 +15,7 @@ from cloister.store.sub_ids import SLICE, SubIds, find_sub_ids
 __all__ = [
     "DISK_MAKER",
     "RANGE",
+    "STORE_SLICE",
     "IdPool",
     "SubIds",
     "find_sub_ids",

@@ -9,7 +9,6 @@ from starlette.responses import Response
 
 from cloister.errors import RequestError, ScopeMissing
 from cloister.model import parse_absolute_path, quote
-from cloister.node import open_store
 from cloister.sandbox.fork import require_count
 from cloister.server.call import Call
 from cloister.server.endpoint import Endpoint
@@ -196,7 +195,7 @@ async def _export(call: Call) -> Response:
     if query.since is not None:
         which = await _snapshot_for(call, query.since)
         own = which if isinstance(which, Snapshot) else await _own(resident.sandbox, which)
-        benches = (await open_store()).snapshots.benches(own)
+        benches = await resident.sandbox.benches(own)
     compared = await resident.sandbox.compared()
     chunks = exported(resident.tenant, query.form, compared, below, benches)
     response = await streamed(gated(resident, query.form, below, chunks), {})

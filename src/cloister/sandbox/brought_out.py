@@ -1,0 +1,184 @@
+"""What machines wrote, brought out to be looked at: read by a machine, unpacked in a sandbox."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import secrets
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from cloister.errors import Exhausted, GuestError, GuestGone, Unsupported
+from cloister.model import Reason, Result
+from cloister.node import Node
+from cloister.policy import Policy, read_policy
+from cloister.runtime.ground import Ground, GroundDisk
+from cloister.runtime.microvm import MicrovmRuntime
+from cloister.runtime.microvm.stored import disk_to_read, has_machine
+from cloister.sandbox.unpacker import LAYER, PROGRAM, hand_over, open_unpacker
+from cloister.store.place import require_room
+
+if TYPE_CHECKING:
+    from cloister.runtime.base import Guest
+    from cloister.sandbox.process import Process
+    from cloister.store import Disk, Snapshot, Store
+
+_WALL_S = 3600.0
+_MOST_ENTRIES = 2_000_000
+_WORDS_BYTES = 16 * 1024
+_LOOK_BYTES = 4 * 2**20
+# Each takes as much of the store as was written.
+_MOST_HELD = 2
+
+
+class Brought:
+    """What was brought out of one sandbox, while it is looked at: the last two of each kind."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._now: list[Disk] = []
+        self._then: dict[str, Disk] = {}
+
+    async def now(self, policy: Policy, ground: Ground, copy: int) -> Disk:
+        """Return what is on a copy of the disk of the running machine, which is closed here."""
+        brought = await _bring_out(self._store, policy, ground, copy)
+        self._now.append(brought)
+        while len(self._now) > _MOST_HELD:
+            await self._remove(self._now.pop(0))
+        return brought
+
+    async def then(self, snapshot: Snapshot) -> tuple[Path, ...]:
+        """Return where a snapshot can be looked at; it does not change any more."""
+        if snapshot.id not in self._then:
+            while len(self._then) >= _MOST_HELD:
+                await self._remove(self._then.pop(next(iter(self._then))))
+            brought = await bring_out_snapshot(self._store, snapshot)
+            if brought is None:
+                return self._store.snapshots.benches(snapshot)
+            self._then[snapshot.id] = brought
+        return (self._then[snapshot.id].path,)
+
+    async def close(self) -> None:
+        """Remove all of it."""
+        disks, self._now, self._then = [*self._now, *self._then.values()], [], {}
+        for disk in disks:
+            await self._remove(disk)
+
+    async def _remove(self, disk: Disk) -> None:
+        await asyncio.to_thread(self._store.disks.remove, disk)
+
+
+async def copied_disk(guest: Guest, policy: Policy) -> int:
+    """Return a copy of the disk of a running machine, of one moment."""
+    return await _runtime(policy).copied_disk(guest)
+
+
+async def bring_out(store: Store, policy: Policy, ground: Ground) -> Disk:
+    """Return a disk of the store with what is on the disk of a machine that nobody runs.
+
+    It lasts as long as this process keeps the store open, or until it is removed.
+    """
+    disk = ground.disk
+    if disk is None:
+        raise Unsupported("this sandbox has no disk in the store")
+    copy = await asyncio.to_thread(disk_to_read, (disk.path, *disk.sealed))
+    return await _bring_out(store, policy, ground, copy)
+
+
+async def bring_out_snapshot(store: Store, snapshot: Snapshot) -> Disk | None:
+    """Return a disk with what a snapshot of a machine holds; None where it is of another wall."""
+    benches = [str(bench) for bench in store.snapshots.benches(snapshot)]
+    if not has_machine(benches):
+        return None
+    policy = read_policy(json.loads(snapshot.policy), f"snapshot {snapshot.id}")
+    layers: tuple[str, ...] = ()
+    if snapshot.image is not None:
+        from cloister.image import Library
+
+        image = await asyncio.to_thread(Library(store).find, snapshot.image)
+        layers = tuple(map(str, image.layers))
+    disk = GroundDisk(benches[0], tuple(benches[1:]), durable=False)
+    return await bring_out(store, policy, Ground(layers, disk))
+
+
+async def readable_benches(store: Store, snapshot: Snapshot) -> tuple[Path, ...]:
+    """Return where a snapshot can be looked at, as long as this process keeps the store open."""
+    brought = await bring_out_snapshot(store, snapshot)
+    return store.snapshots.benches(snapshot) if brought is None else (brought.path,)
+
+
+def _runtime(policy: Policy) -> MicrovmRuntime:
+    runtime = Node.current().runtime_for(policy)
+    if not isinstance(runtime, MicrovmRuntime):
+        raise Unsupported(
+            "the files are on the disk of a machine, and only a machine reads it; name runtime = "
+            '"microvm"'
+        )
+    return runtime
+
+
+async def _bring_out(store: Store, policy: Policy, ground: Ground, copy: int) -> Disk:
+    """Read a copy of a disk, which is closed here."""
+    try:
+        size = os.fstat(copy).st_size
+        name = f"read-{secrets.token_hex(8)}"
+        made = await asyncio.to_thread(lambda: store.disks.create(name, limit_bytes=None))
+        try:
+            await asyncio.to_thread(hand_over, made.path)
+            async with aclosing(_runtime(policy).read_disk(policy, ground, copy)) as pieces:
+                await _unpack(made.path, pieces, size)
+        except BaseException:
+            await asyncio.shield(asyncio.to_thread(store.disks.remove, made))
+            raise
+        return made
+    finally:
+        os.close(copy)
+
+
+async def _unpack(directory: Path, pieces: AsyncIterator[bytes], most_bytes: int) -> None:
+    sandbox = await open_unpacker(directory, _WALL_S)
+    try:
+        command = [PROGRAM, "unpack", LAYER, str(_MOST_ENTRIES), str(most_bytes), "upper"]
+        process = await sandbox.start(command, cwd="/", timeout=_WALL_S, stdin=True)
+        words = asyncio.create_task(process.capture(_WORDS_BYTES))
+        try:
+            await _feed(process, pieces, directory)
+            _conclude(await words)
+        finally:
+            words.cancel()
+            await asyncio.gather(words, return_exceptions=True)
+    finally:
+        await sandbox.stop()
+
+
+async def _feed(process: Process, pieces: AsyncIterator[bytes], directory: Path) -> None:
+    if process.stdin is None:
+        raise GuestGone("the unpacker has no standard input", reason="closed")
+    unlooked = 0
+    async for piece in pieces:
+        try:
+            await process.stdin.write(piece)
+        except GuestGone:
+            # It has ended early, and says why.
+            break
+        unlooked += len(piece)
+        if unlooked >= _LOOK_BYTES:
+            await asyncio.to_thread(require_room, directory)
+            unlooked = 0
+    process.stdin.close()
+
+
+def _conclude(result: Result) -> None:
+    if result.exit_code == 0 and result.reason is Reason.EXIT:
+        return
+    if result.reason is Reason.TIMEOUT:
+        raise Exhausted(f"a disk was not unpacked within {_WALL_S:.0f} s", limit="wait")
+    words = result.stderr.strip().removeprefix("cell: ")
+    shown = "".join(each if each.isprintable() else "?" for each in words)
+    raise GuestError(
+        f"what the machine wrote cannot be brought out: {shown or result.describe()}; take files "
+        "out by `sandbox.files`"
+    )
