@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from cloister import Limits, Sandbox
-from cloister.errors import Busy, GuestGone, Unsupported
+from cloister.errors import Busy, CloisterError, GuestGone, RequestError, Unsupported
 from cloister.model import Trust
 from cloister.node.memory_key import SETTING
 from cloister.policy import DirectoryRoot
@@ -178,8 +178,17 @@ async def test_what_is_kept_is_promoted_into_a_machine_with_all_that_can_be_seen
         # What was saved behind the wall it had is gone back to behind this one.
         await sandbox.rewind("before")
         assert (await sandbox.run("test -p d/pipe && test -L d/e/up && wc -c < d/large")).ok
-    with pytest.raises(Unsupported, match='name runtime = "microvm"'):
-        await promote("task", Trust.INTERNAL, weaker=True)
+        seen = await listing(sandbox, *_TOPS)
+    # And the way back, only where that is said.
+    with pytest.raises(RequestError, match="--weaker"):
+        await promote("task", Trust.INTERNAL)
+    in_machine = store.kept.find("task").disk
+    assert (await promote("task", Trust.INTERNAL, weaker=True)).wall == "namespace"
+    assert [disk.id for disk in store.disks.list()] == [store.kept.find("task").disk]
+    assert store.kept.find("task").disk != in_machine
+    async with Sandbox(keep="task") as sandbox:
+        assert sandbox.guest.runtime == "namespace"
+        _same(await listing(sandbox, *_TOPS), seen)
 
 
 _TOPS = ("/workspace", "/opt", "/etc", "/usr/share")
@@ -211,6 +220,27 @@ async def test_a_promotion_that_fails_leaves_what_was_kept_as_it_was(
     async with Sandbox(keep="task") as sandbox:
         assert sandbox.guest.runtime == "namespace"
         assert (await sandbox.run(["cat", "a"])).stdout == "one\n"
+
+
+async def test_a_way_back_that_fails_leaves_what_was_kept_in_its_machine(
+    machine: Machine, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with machine(keep="task") as sandbox:
+        (await sandbox.run("echo one > a")).check()
+    before, disks = store.kept.find("task"), store.disks.list()
+    with monkeypatch.context() as patch:
+        patch.setattr(State, "listen", _change_and_fail)
+        with pytest.raises(Unsupported, match="not now"):
+            await promote("task", Trust.INTERNAL, weaker=True)
+    after = store.kept.find("task")
+    assert (after.disk, after.policy, store.disks.list()) == (before.disk, before.policy, disks)
+    # What a hostile machine made of its disk is for a machine to fail at.
+    (image,) = disks[0].path.rglob("machine.img")
+    with image.open("r+b") as file:
+        file.write(os.urandom(1 << 20))
+    with pytest.raises(CloisterError, match="the kept disk cannot be mounted"):
+        await promote("task", Trust.INTERNAL, weaker=True)
+    assert store.kept.find("task").disk == before.disk and store.disks.list() == disks
 
 
 async def _change_and_fail(state: State) -> None:

@@ -7,7 +7,8 @@ import hashlib
 import json
 import os
 import tempfile
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -73,8 +74,7 @@ def diff(name: str, path: str, as_patch: bool, stat: bool, since: str | None, as
 
 
 async def _diff(name: str, below: str, since: str | None, form: str, as_patch: bool) -> int:
-    benches = await _benches(name, since)
-    async with compared_trees(name) as compared:
+    async with _benches(name, since) as benches, compared_trees(name) as compared:
         asked = Asked(compared, below, benches)
         if as_patch:
             await to_standard_output(write_patch, asked, False)
@@ -83,18 +83,24 @@ async def _diff(name: str, below: str, since: str | None, form: str, as_patch: b
     return 0
 
 
-async def _benches(name: str, since: str | None) -> tuple[Path, ...] | None:
-    """Return where the snapshot is that a sandbox is compared with; None for its image."""
+@asynccontextmanager
+async def _benches(name: str, since: str | None) -> AsyncIterator[tuple[Path, ...] | None]:
+    """Yield where the snapshot is that a sandbox is compared with; None for its image."""
     if since == "image":
-        return None
+        yield None
+        return
     store, kept = await find_kept(name)
     if since is None:
         found = await asyncio.to_thread(baselines.copied, store, name)
-        return None if found is None else await readable_benches(store, found)
-    snapshot = await find_snapshot(store, name, since)
-    if snapshot.image != kept.image:
-        raise RequestError(f"snapshot {quote(since)} stands on another image than {name}")
-    return await readable_benches(store, snapshot)
+    else:
+        found = await find_snapshot(store, name, since)
+        if found.image != kept.image:
+            raise RequestError(f"snapshot {quote(since)} stands on another image than {name}")
+    if found is None:
+        yield None
+        return
+    async with readable_benches(store, found) as benches:
+        yield benches
 
 
 @click.command()
@@ -140,13 +146,12 @@ def export(
 async def _export(
     name: str, form: str, output: str | None, below: str, since: str | None, as_json: bool
 ) -> int:
-    benches = await _benches(name, since)
     policy = policy_of((await find_kept(name))[1])
     is_gated = policy.gates.export is not Effect.ALLOW
     if is_gated and (output is None or form == "oci"):
         # What a person is asked about must be there whole, and not be anybody's yet.
         raise RequestError("gates.export of its policy needs --output FILE, and no oci")
-    async with opened_trees(name) as (compared, ask):
+    async with _benches(name, since) as benches, opened_trees(name) as (compared, ask):
         asked = Asked(compared, below, benches)
 
         async def gate(written: Path) -> None:

@@ -7,7 +7,7 @@ import json
 import os
 import secrets
 from collections.abc import AsyncIterator
-from contextlib import aclosing
+from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -104,10 +104,17 @@ async def bring_out_snapshot(store: Store, snapshot: Snapshot) -> Disk | None:
     return await bring_out(store, policy, Ground(layers, disk))
 
 
-async def readable_benches(store: Store, snapshot: Snapshot) -> tuple[Path, ...]:
-    """Return where a snapshot can be looked at, as long as this process keeps the store open."""
+@asynccontextmanager
+async def readable_benches(store: Store, snapshot: Snapshot) -> AsyncIterator[tuple[Path, ...]]:
+    """Yield where a snapshot can be looked at; what was brought out for that is removed after."""
     brought = await bring_out_snapshot(store, snapshot)
-    return store.snapshots.benches(snapshot) if brought is None else (brought.path,)
+    if brought is None:
+        yield store.snapshots.benches(snapshot)
+        return
+    try:
+        yield (brought.path,)
+    finally:
+        await asyncio.shield(asyncio.to_thread(store.disks.remove, brought))
 
 
 def _runtime(policy: Policy) -> MicrovmRuntime:

@@ -15,7 +15,9 @@ from cloister.model import Trust, quote
 from cloister.node import Node, open_store
 from cloister.node.machine_disk import move_into_machine
 from cloister.policy import STRENGTHS, Policy, read_policy
+from cloister.runtime.ground import Ground, GroundDisk
 from cloister.runtime.microvm.stored import has_machine
+from cloister.sandbox.brought_out import bring_out
 from cloister.sandbox.remembering import to_the_end
 from cloister.sandbox.sandbox import Sandbox
 
@@ -47,7 +49,7 @@ async def promote(name: str, trust: Trust, *, weaker: bool = False) -> Promoted:
             f'than one for "{trust.value}"; say so (--weaker) if that is what you want'
         )
     after = _with_trust(before, trust)
-    async with _disk_for(store, name, after), Sandbox(after, keep=name) as sandbox:
+    async with _disk_for(store, name, before, after), Sandbox(after, keep=name) as sandbox:
         wall = sandbox.guest.runtime
         if sandbox.recording is not None:
             sandbox.recording.promoted(before.trust.value, trust.value, wall)
@@ -55,24 +57,25 @@ async def promote(name: str, trust: Trust, *, weaker: bool = False) -> Promoted:
 
 
 @contextlib.asynccontextmanager
-async def _disk_for(store: Store, name: str, policy: Policy) -> AsyncIterator[None]:
-    """Have what is kept on a disk of its own for the new wall, where that is a machine's.
+async def _disk_for(store: Store, name: str, before: Policy, after: Policy) -> AsyncIterator[None]:
+    """Have what is kept on a disk for the new wall, where it is a machine's or was one.
 
     What it had stays until the new wall has stood once, and is what it has if that fails.
     """
-    moved = None
-    if Node.current().runtime_for(policy).name == "microvm":
-        moved = await to_the_end(asyncio.to_thread(_move, store, name, policy))
+    if Node.current().runtime_for(after).name == "microvm":
+        moved = await to_the_end(asyncio.to_thread(_move, store, name, after))
+    else:
+        moved = await to_the_end(_move_out(store, name, before, after))
     if moved is None:
         yield
         return
-    before, disk = moved
+    kept, disk = moved
     try:
         yield
     except BaseException:
-        await asyncio.shield(asyncio.to_thread(_move_back, store, before, disk))
+        await asyncio.shield(asyncio.to_thread(_move_back, store, kept, disk))
         raise
-    await asyncio.shield(asyncio.to_thread(_remove, store, before.disk))
+    await asyncio.shield(asyncio.to_thread(_remove, store, kept.disk))
 
 
 def _move(store: Store, name: str, policy: Policy) -> tuple[KeptSandbox, Disk] | None:
@@ -85,13 +88,42 @@ def _move(store: Store, name: str, policy: Policy) -> tuple[KeptSandbox, Disk] |
         made = store.disks.create(f"promoted-{secrets.token_hex(8)}", limit_bytes=None)
         try:
             move_into_machine(made, benches, policy.limits)
-            text = json.dumps(policy.as_dict(), sort_keys=True)
-            # Disk and wall at once: whoever opens it has either the old pair or the new one.
-            store.kept.update(name, disk=made.id, policy=text)
+            _give(store, name, made, policy)
         except BaseException:
             store.disks.remove(made)
             raise
         return kept, made
+
+
+async def _move_out(
+    store: Store, name: str, before: Policy, after: Policy
+) -> tuple[KeptSandbox, Disk] | None:
+    """Bring what a machine kept out of it, read by another machine of its kind."""
+    with await asyncio.to_thread(store.kept.lock, name):
+        kept = await asyncio.to_thread(store.kept.find, name)
+        old = await asyncio.to_thread(store.disks.find, kept.disk)
+        sealed = tuple(map(str, old.lowers))
+        if not has_machine((str(old.path), *sealed)):
+            return None
+        image = None
+        if kept.image is not None:
+            from cloister.image import Library
+
+            image = await asyncio.to_thread(Library(store).find, kept.image)
+        layers = () if image is None else tuple(map(str, image.layers))
+        ground = Ground(layers, GroundDisk(str(old.path), sealed, durable=True))
+        made = await bring_out(store, before, ground)
+        try:
+            await asyncio.to_thread(_give, store, name, made, after)
+        except BaseException:
+            await asyncio.to_thread(store.disks.remove, made)
+            raise
+        return kept, made
+
+
+def _give(store: Store, name: str, disk: Disk, policy: Policy) -> None:
+    """Disk and wall at once: whoever opens it has either the old pair or the new one."""
+    store.kept.update(name, disk=disk.id, policy=json.dumps(policy.as_dict(), sort_keys=True))
 
 
 def _remove(store: Store, disk: str) -> None:
