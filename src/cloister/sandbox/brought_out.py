@@ -22,7 +22,6 @@ from cloister.sandbox.unpacker import LAYER, PROGRAM, hand_over, open_unpacker
 from cloister.store.place import require_room
 
 if TYPE_CHECKING:
-    from cloister.runtime.base import Guest
     from cloister.sandbox.process import Process
     from cloister.store import Disk, Snapshot, Store
 
@@ -41,6 +40,7 @@ class Brought:
         self._store = store
         self._now: list[Disk] = []
         self._then: dict[str, Disk] = {}
+        self._turn = asyncio.Lock()
 
     async def now(self, policy: Policy, ground: Ground, copy: int) -> Disk:
         """Return what is on a copy of the disk of the running machine, which is closed here."""
@@ -52,14 +52,15 @@ class Brought:
 
     async def then(self, snapshot: Snapshot) -> tuple[Path, ...]:
         """Return where a snapshot can be looked at; it does not change any more."""
-        if snapshot.id not in self._then:
-            while len(self._then) >= _MOST_HELD:
-                await self._remove(self._then.pop(next(iter(self._then))))
-            brought = await bring_out_snapshot(self._store, snapshot)
-            if brought is None:
-                return self._store.snapshots.benches(snapshot)
-            self._then[snapshot.id] = brought
-        return (self._then[snapshot.id].path,)
+        async with self._turn:
+            if snapshot.id not in self._then:
+                while len(self._then) >= _MOST_HELD:
+                    await self._remove(self._then.pop(next(iter(self._then))))
+                brought = await bring_out_snapshot(self._store, snapshot)
+                if brought is None:
+                    return self._store.snapshots.benches(snapshot)
+                self._then[snapshot.id] = brought
+            return (self._then[snapshot.id].path,)
 
     async def close(self) -> None:
         """Remove all of it."""
@@ -69,11 +70,6 @@ class Brought:
 
     async def _remove(self, disk: Disk) -> None:
         await asyncio.to_thread(self._store.disks.remove, disk)
-
-
-async def copied_disk(guest: Guest, policy: Policy) -> int:
-    """Return a copy of the disk of a running machine, of one moment."""
-    return await _runtime(policy).copied_disk(guest)
 
 
 async def bring_out(store: Store, policy: Policy, ground: Ground) -> Disk:

@@ -8,14 +8,14 @@ import os
 import shlex
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cloister.errors import CloisterError, RequestError, Unsupported
-from cloister.model import Profile, Result, quote
+from cloister.model import Profile, Result
 from cloister.node import Node, Occasion, Workspace, as_held, require_countable
 from cloister.node.remembered import require_awake
 from cloister.policy import History, ImageRoot, LedgerMode, Policy, Storage
+from cloister.sandbox.comparing import Comparing
 from cloister.sandbox.remembering import Remembering, to_the_end
 from cloister.sandbox.templated import find_template, launch, template_policy
 
@@ -25,13 +25,11 @@ if TYPE_CHECKING:
     from cloister.node.control_listener import Listener
     from cloister.node.templates import TemplateRecord
     from cloister.sandbox.approving import Approve, Desk
-    from cloister.sandbox.brought_out import Brought
     from cloister.sandbox.process import Command
     from cloister.sandbox.recorded_changes import StepTrees
     from cloister.sandbox.recording import Recording
     from cloister.sandbox.sandbox import Sandbox
-    from cloister.store import Disk, Snapshot
-    from cloister.store.changes import Owners, Skeleton, Stratum
+    from cloister.store import Snapshot
 
 WORKSPACE = "/workspace"
 
@@ -48,7 +46,7 @@ class Wanted:
     approve: Approve | None = None
 
 
-class State(Remembering):
+class State(Remembering, Comparing):
     """The stored side of one sandbox; nothing of it is touched where the policy needs no store."""
 
     def __init__(self, sandbox: Sandbox, wanted: Wanted) -> None:
@@ -63,7 +61,6 @@ class State(Remembering):
         self._came_up = False
         self._template: TemplateRecord | None = None
         self._desk: Desk | None = None
-        self._brought: Brought | None = None
         self.recording: Recording | None = None
 
     @property
@@ -80,49 +77,6 @@ class State(Remembering):
                 'storage="disk" (or keep=, or history="each-run")'
             )
         return self._workspace
-
-    @property
-    def _is_machine(self) -> bool:
-        return self._sandbox.guest.runtime == "microvm"
-
-    async def comparable(self) -> tuple[tuple[Stratum, ...], Skeleton, Owners]:
-        """Return what there is to compare, brought out first where it is on a machine's disk."""
-        if not self._is_machine:
-            return self.compared()
-        from cloister.sandbox.brought_out import copied_disk
-
-        sandbox, ground = self._sandbox, self.workspace.ground
-        async with self._standing_still():
-            copy = await to_the_end(copied_disk(sandbox.guest, sandbox.policy))
-        return self._compared(await self._brought_out.now(sandbox.policy, ground, copy))
-
-    def compared(self) -> tuple[tuple[Stratum, ...], Skeleton, Owners]:
-        """Return what there is to compare, of the sandbox as it runs."""
-        disk = self.workspace.disk
-        if disk is None or self._is_machine:
-            raise Unsupported("this sandbox has no disk in the store that can be looked at")
-        return self._compared(disk)
-
-    def _compared(self, disk: Disk) -> tuple[tuple[Stratum, ...], Skeleton, Owners]:
-        from cloister.sandbox.compared import compared_trees
-
-        return compared_trees(self._sandbox.guest, disk)
-
-    @property
-    def _brought_out(self) -> Brought:
-        if self._brought is None:
-            from cloister.sandbox.brought_out import Brought
-
-            self._brought = Brought(self.workspace.store)
-        return self._brought
-
-    async def benches(self, which: Snapshot | str | int) -> tuple[Path, ...]:
-        """Return where a snapshot is that the sandbox can be compared with."""
-        workspace = self.workspace
-        snapshot = await workspace.find(which)
-        if snapshot.image != (None if workspace.image is None else workspace.image.digest):
-            raise RequestError(f"snapshot {quote(snapshot.id)} stands on another image")
-        return await self._brought_out.then(snapshot)
 
     @property
     def stands_still(self) -> bool:
@@ -275,8 +229,7 @@ class State(Remembering):
             if self.recording is not None:
                 # Before the snapshots go: they are what is compared.
                 await self.recording.changes.settle()
-            if self._brought is not None:
-                await self._brought.close()
+            await self.let_go_of_brought()
             try:
                 await self.fall_back()
             finally:

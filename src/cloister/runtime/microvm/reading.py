@@ -11,6 +11,7 @@ from pathlib import Path
 
 from cloister.errors import GuestGone, RequestError
 from cloister.model import new_sandbox_id
+from cloister.runtime.base import Guest
 from cloister.runtime.microvm import template
 from cloister.runtime.microvm.desk import Desk
 from cloister.runtime.microvm.guest import MachinePlan, MicrovmGuest, end_machine
@@ -27,9 +28,11 @@ _READ = 71
 _GREETING_S = 60.0
 
 
-async def copied_disk(guest: MicrovmGuest) -> int:
+async def copied_disk(guest: Guest) -> int:
     """Return a copy of the disk of a machine that runs, of one moment; it goes on afterwards."""
-    if not isinstance(guest.plan, MachinePlan) or not guest.plan.stored:
+    if not isinstance(guest, MicrovmGuest) or not isinstance(guest.plan, MachinePlan):
+        raise RequestError("this guest belongs to another runtime")
+    if not guest.plan.stored:
         raise RequestError("this machine has no disk in the store")
     copying = asyncio.to_thread(disk_to_read, guest.plan.stored)
     if guest.stands_still:

@@ -33,7 +33,7 @@ from cloister.runtime.microvm.launch import launch_machine
 from cloister.runtime.microvm.machine import KVM, TCG, Shape, restored, shown_to
 from cloister.runtime.microvm.monitor import Monitor
 from cloister.runtime.microvm.program import find_qemu, qemu_files, why_not
-from cloister.runtime.microvm.reading import copied_disk, read_disk
+from cloister.runtime.microvm.reading import read_disk
 from cloister.runtime.microvm.ready import ReadyMachines
 from cloister.runtime.microvm.saving import (
     checkpoint,
@@ -59,8 +59,6 @@ from cloister.runtime.namespace.runtime import cell_binary
 from cloister.runtime.namespace.spare import AFTER_START_S, Spare
 from cloister.runtime.plan import Plan, Room
 
-# A machine boots once for each shape; on a busy host an emulated one takes its time.
-_BOOT_S = 180.0
 _GREETING_S = 60.0
 # Policies whose plans are remembered.
 _ROOMS = 64
@@ -321,12 +319,6 @@ class MicrovmRuntime:
     ) -> Guest:
         """Build the wall, and have QEMU go on in it from memory."""
         return await self._go_on(id, plan, on_lost, memory)
-
-    async def copied_disk(self, guest: Guest) -> int:
-        """Return a copy of the disk of a machine that runs, of one moment."""
-        if not isinstance(guest, MicrovmGuest):
-            raise RequestError("this guest belongs to another runtime")
-        return await copied_disk(guest)
 
     async def read_disk(
         self, policy: Policy, ground: Ground, disk: int
