@@ -72,7 +72,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in ours:
         item.add_marker(pytest.mark.contract)
         # The disk of a machine is one file, which both drivers treat alike.
-        if item.path.stem == "test_kept_machines" and "btrfs" in item.name:
+        if item.path.stem in ("test_kept_machines", "test_read_machines") and "btrfs" in item.name:
             item.add_marker(pytest.mark.soak)
     names = {item: item.name.partition("[")[0] for item in ours}
     absent = [item for item in ours if names[item] in WITH_ONE_DRIVER and "btrfs" in item.name]
