@@ -36,6 +36,11 @@ class MachinePlan(Plan):
     # Host files and directories that become disks at the start.
     shown: tuple[str, ...] = ()
 
+    @property
+    def is_opened_anew(self) -> bool:
+        """Whether it is given something of the moment it starts at: none is begun ahead."""
+        return bool(self.stored or self.given or self.shown)
+
 
 class MicrovmGuest(NamespaceGuest):
     """One running sandbox of this runtime."""

@@ -114,7 +114,7 @@ class MicrovmRuntime:
             if spare is not None:
                 return spare
         plan = self._plan(id, policy, ground, self._accelerator.name)
-        if ground != BARE or _is_opened_anew(plan):
+        if ground != BARE or plan.is_opened_anew:
             return plan
         if room is None or room != plan.room:
             if len(self._rooms) >= _ROOMS:
@@ -172,7 +172,7 @@ class MicrovmRuntime:
                 guest = await self._go_on(id, plan, on_lost, None)
             else:
                 guest = await self._current(id, await spare, on_lost)
-            if isinstance(plan, MachinePlan) and not _is_opened_anew(plan):
+            if isinstance(plan, MachinePlan) and not plan.is_opened_anew:
                 self._spare.started(plan)
             return guest
         finally:
@@ -394,8 +394,3 @@ class MicrovmRuntime:
 
     def abandon(self) -> None:
         """Nothing is held here that the launcher's runtime does not hold."""
-
-
-def _is_opened_anew(plan: MachinePlan) -> bool:
-    """Whether a machine is given something of the moment it starts at: none is begun ahead."""
-    return bool(plan.stored or plan.given or plan.shown)
