@@ -27,6 +27,8 @@ _Choice = TypeVar("_Choice", bound=StrEnum)
 
 def parse_choice(field: str, kind: type[_Choice], value: object) -> _Choice:
     """Return the member of that value, or say which values there are."""
+    if isinstance(value, kind):
+        return value
     names = [member.value for member in kind]
     if isinstance(value, str) and value in names:
         return kind(value)

@@ -59,6 +59,9 @@ class LedgerMode(StrEnum):
     ON = "on"
 
 
+_USUAL_LIMITS = Limits()
+
+
 @dataclass(frozen=True, slots=True, init=False)
 class Policy:
     """What one sandbox is and may do; whatever it does not allow is denied."""
@@ -118,7 +121,7 @@ class Policy:
             "runtime": None if runtime is None else parse_choice("runtime", RuntimeName, runtime),
             "require": None if require is None else parse_choice("require", Requirement, require),
             "profile": parse_choice("profile", Profile, profile),
-            "limits": instance("limits", Limits, Limits() if limits is None else limits),
+            "limits": instance("limits", Limits, _USUAL_LIMITS if limits is None else limits),
             "mounts": _parse_shown("mounts", Mount, mounts),
             "env": env if isinstance(env, Environment) else placed("env", Environment, env),
             "root": instance("root", Root, HostRoot() if root is None else root),
@@ -205,9 +208,7 @@ class Policy:
 
     def replace(self, **changes: Any) -> Policy:
         """Return this policy with some fields changed."""
-        fields = {
-            name: getattr(self, name) for name in Policy.__slots__ if not name.endswith("_stated")
-        }
+        fields = {name: getattr(self, name) for name in _FIELDS}
         if not self.storage_is_stated:
             fields["storage"] = None
         if not self.ledger_is_stated:
@@ -267,6 +268,9 @@ class Policy:
 def _digest(policy: Policy) -> str:
     canonical = json.dumps(policy.as_dict(), sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(canonical.encode("ascii")).hexdigest()
+
+
+_FIELDS = tuple(name for name in Policy.__slots__ if not name.endswith("_stated"))
 
 
 def _usual_ledger(egress: object) -> LedgerMode:

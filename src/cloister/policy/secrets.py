@@ -115,6 +115,8 @@ class SecretBinding:
 
 def parse_secrets(value: object) -> tuple[SecretBinding, ...]:
     """Return the bindings of a table of tables, or of a list of them."""
+    if value == ():
+        return ()
     if isinstance(value, Mapping):
         found = [
             each if isinstance(each, SecretBinding) else _from_table(name, each)

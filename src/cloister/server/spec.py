@@ -29,6 +29,7 @@ _TENANT_EGRESS_KEYS = frozenset(("allow", "rule", "budget", "networks", "without
 # What a tenant may name by address where the Internet as a whole is not for tenants.
 _MOST_TENANT_ADDRESSES = 2**16
 _MOST_METADATA_BYTES = 16 * 1024
+_USUAL_LIMITS = Limits()
 
 
 _PLAIN = (
@@ -94,7 +95,7 @@ def sandbox_settings(
     if spec.volumes is not None:
         wanted["volumes"] = [_volume(parse_volume(text), names) for text in spec.volumes]
     stated = wanted.get("policy")
-    base = (before or Limits()) if stated is None else stated.limits
+    base = (before or _USUAL_LIMITS) if stated is None else stated.limits
     wanted["limits"] = limits_of(spec, base, caller, settings)
     return wanted
 
