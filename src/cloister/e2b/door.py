@@ -117,8 +117,9 @@ class E2BDoor:
             return bad_gateway(id, "The sandbox was not found")
         box, resident = found
         try:
-            # Held to the same rate as everything else of its tenant.
-            self._desk.house.access.hold(request.scope, resident.tenant)
+            # By the rate of its tenant's own requests, or of those who know its address.
+            visits = not _is_of_its_tenant(box, port, request)
+            self._desk.house.access.hold(request.scope, resident.tenant, visits=visits)
         except Exhausted as error:
             return error_answer(429, error.message)
         # Whoever may not come in does not wake it either: its tenant pays for what runs.
@@ -148,7 +149,7 @@ class E2BDoor:
             await send({"type": "websocket.close", "code": 4404})
             return
         try:
-            self._desk.house.access.hold(scope, found[1].tenant)
+            self._desk.house.access.hold(scope, found[1].tenant, visits=True)
         except Exhausted:
             await send({"type": "websocket.close", "code": 4429})
             return
@@ -169,6 +170,12 @@ class E2BDoor:
         if box.terms.is_resumed_by_traffic:
             await resume_for_traffic(self._desk, resident)
         return box.terms.is_resumed_by_traffic
+
+
+def _is_of_its_tenant(box: Box, port: int, request: Request) -> bool:
+    if port == envd.PORT:
+        return envd.is_opened_by(box, request)
+    return port == interpreter.PORT and box.is_opened_by(request.headers.get("x-access-token"))
 
 
 def _is_let_in(box: Box, port: int, request: Request) -> bool:

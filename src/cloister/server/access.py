@@ -37,18 +37,23 @@ class Access:
         self.hold(connection.scope, caller.tenant)
         return caller
 
-    def hold(self, scope: MutableMapping[str, Any], tenant: TenantName) -> None:
-        """Count a request: against the tenant's rate, and for as long as it is under way."""
-        self.fleet.quotas.count_request(tenant)
+    def hold(
+        self, scope: MutableMapping[str, Any], tenant: TenantName, *, visits: bool = False
+    ) -> None:
+        """Count a request: against the tenant's rate, and for as long as it is under way.
+
+        One that `visits` shows no token: whoever sends such keeps the tenant from nothing.
+        """
+        self.fleet.quotas.count_request(tenant, visits=visits)
         if not scope.get(TRUSTED) and _TENANT not in scope:
-            self.fleet.quotas.enter(tenant)
-            scope[_TENANT] = tenant
+            self.fleet.quotas.enter(tenant, visits=visits)
+            scope[_TENANT] = tenant, visits
 
     def release(self, scope: MutableMapping[str, Any]) -> None:
         """Note that a request is over, whether it was counted or not."""
-        tenant = scope.pop(_TENANT, None)
+        tenant, visits = scope.pop(_TENANT, (None, False))
         if tenant is not None:
-            self.fleet.quotas.leave(tenant)
+            self.fleet.quotas.leave(tenant, visits=visits)
 
     def require_host(self, connection: HTTPConnection) -> None:
         """Refuse a request for another host: a web page may have led a browser here."""

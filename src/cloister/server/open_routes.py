@@ -69,7 +69,7 @@ def open_routes(access: Access, observation: Observation) -> list[BaseRoute]:
         except Exception as error:
             return problem_response(error, id)
         try:
-            access.hold(request.scope, tenant)
+            access.hold(request.scope, tenant, visits=True)
             # Whoever has the link acts for its tenant, at this port and nowhere else.
             call = Call(request, replace(OWNER_CALLER, tenant=tenant), fleet, id)
             body = call.chunks(fleet.settings.upload_bytes)
@@ -93,7 +93,7 @@ def open_routes(access: Access, observation: Observation) -> list[BaseRoute]:
             return
         status = _SWITCHED
         try:
-            access.hold(websocket.scope, tenant)
+            access.hold(websocket.scope, tenant, visits=True)
             resident = fleet.find(tenant, sandbox)
             await fleet.rouse(resident)
             require_address(websocket.scope)

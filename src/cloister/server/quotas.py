@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from cloister.errors import Exhausted, LimitName
 from cloister.model import Limits, format_bytes
@@ -12,6 +12,15 @@ from cloister.server.tenancy import TenantName
 
 # The part of all connections that one tenant may have under way.
 _SHARE = 4
+
+
+@dataclass(slots=True)
+class Asked:
+    """Requests: how many may be made, as of a time, and those that have begun and not ended."""
+
+    requests: float = 0.0
+    counted_at: float = 0.0
+    under_way: int = 0
 
 
 @dataclass(slots=True)
@@ -25,11 +34,9 @@ class Held:
     pids: int = 0
     # Beside what runs: kept disks, snapshots, volumes, templates.
     stored_bytes: int = 0
-    # The bucket of requests: how many may be made, as of a time.
-    requests: float = 0.0
-    # Requests and connections that have begun and not ended.
-    under_way: int = 0
-    counted_at: float = 0.0
+    # What the tenant's own tokens ask, and what others do who know an address of a port of it.
+    own: Asked = field(default_factory=Asked)
+    visits: Asked = field(default_factory=Asked)
 
 
 class Quotas:
@@ -44,8 +51,9 @@ class Quotas:
         held = self._held.get(tenant)
         if held is None:
             held = self._held[tenant] = Held()
-            held.requests = self._settings.quota_of(tenant).requests_per_s
-            held.counted_at = time.monotonic()
+            rate = self._settings.quota_of(tenant).requests_per_s
+            for asked in (held.own, held.visits):
+                asked.requests, asked.counted_at = rate, time.monotonic()
         return held
 
     def reserve(self, tenant: TenantName, limits: Limits) -> None:
@@ -80,34 +88,36 @@ class Quotas:
         held.cpus += sign * (limits.cpus or 0)
         held.pids += sign * limits.pids
 
-    def count_request(self, tenant: TenantName) -> None:
-        """Count one request, or refuse it."""
+    def count_request(self, tenant: TenantName, *, visits: bool = False) -> None:
+        """Count one request, or refuse it; strangers take nothing of what the tenant may ask."""
         rate, held = self._settings.quota_of(tenant).requests_per_s, self.held(tenant)
-        now = time.monotonic()
+        asked, now = held.visits if visits else held.own, time.monotonic()
         # Two seconds' worth may come at once.
-        held.requests = min(2 * rate, held.requests + (now - held.counted_at) * rate)
-        held.counted_at = now
-        if held.requests < 1:
+        asked.requests = min(2 * rate, asked.requests + (now - asked.counted_at) * rate)
+        asked.counted_at = now
+        if asked.requests < 1:
             raise Exhausted(
                 f"more than {rate:g} requests a second; wait and try again", limit="requests"
             )
-        held.requests -= 1
+        asked.requests -= 1
 
-    def enter(self, tenant: TenantName) -> None:
+    def enter(self, tenant: TenantName, *, visits: bool = False) -> None:
         """Count what has begun, or refuse it: no tenant takes all connections of a server."""
         held = self.held(tenant)
-        most = max(1, self._settings.most_connections // _SHARE)
-        if held.under_way >= most:
+        asked = held.visits if visits else held.own
+        most = max(1, self._settings.most_connections // (2 * _SHARE if visits else _SHARE))
+        if asked.under_way >= most:
             raise Exhausted(
-                f"{held.under_way} requests of this tenant are under way, and {most} may be; "
+                f"{asked.under_way} requests of this tenant are under way, and {most} may be; "
                 "end some first",
                 limit="requests",
             )
-        held.under_way += 1
+        asked.under_way += 1
 
-    def leave(self, tenant: TenantName) -> None:
+    def leave(self, tenant: TenantName, *, visits: bool = False) -> None:
         """Take back what `enter` counted."""
-        self.held(tenant).under_way -= 1
+        held = self.held(tenant)
+        (held.visits if visits else held.own).under_way -= 1
 
 
 def _over(limit: LimitName, have: str, most: str) -> Exhausted:
