@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from e2b import Sandbox
 from e2b.exceptions import SandboxException
@@ -103,3 +104,33 @@ def test_a_sandbox_without_a_network_is_given_none_later(shared: Sandbox) -> Non
     with pytest.raises(SandboxException, match="created without a network"):
         shared.update_network({"allow_out": ["example.com"], "deny_out": [ALL]})
     shared.update_network({"deny_out": [ALL]})
+
+
+def test_the_internet_in_halves_is_no_less_than_all_of_it(server: Any, key: str) -> None:
+    halves = {"allowOut": ["0.0.0.0/1", "128.0.0.0/1"], "denyOut": [ALL]}
+    few = {"allowOut": ["203.0.113.0/24"], "denyOut": [ALL]}
+    with httpx.Client(base_url=server.url, headers={"x-api-key": key}, timeout=60) as client:
+        refused = client.post("/sandboxes", json={"templateID": "base", "network": halves})
+        assert (refused.status_code, "open_internet" in refused.text) == (403, True)
+        made = client.post("/sandboxes", json={"templateID": "base", "network": few})
+        assert made.status_code == 201
+        place = f"/sandboxes/{made.json()['sandboxID']}"
+        assert client.put(f"{place}/network", json=halves).status_code == 403
+        assert client.put(f"{place}/network", json=few).status_code == 204
+        assert client.delete(place).status_code == 204
+
+
+def test_a_key_for_one_sandbox_does_not_widen_its_own_way_out(server: Any, key: str) -> None:
+    closed, wider = {"denyOut": [ALL]}, {"allowOut": ["far.example"], "denyOut": [ALL]}
+    with httpx.Client(base_url=server.url, headers={"x-api-key": key}, timeout=60) as client:
+        made = client.post("/sandboxes", json={"templateID": "base", "network": closed}).json()
+        place, id = f"/sandboxes/{made['sandboxID']}", f"sb_{made['sandboxID'][1:]}"
+        inside = {"x-api-key": server.key("acme", "--sandbox", id)}
+        assert client.get(place, headers=inside).status_code == 200
+        assert client.put(f"{place}/network", json=wider, headers=inside).status_code == 403
+        own = {"allow": ["far.example"]}
+        answer = client.put(f"/v1/sandboxes/{id}/egress", json=own, headers=inside)
+        assert answer.status_code == 403
+        assert client.get(f"/v1/sandboxes/{id}").json()["policy"]["egress"]["allow"] == []
+        assert client.put(f"/v1/sandboxes/{id}/egress", json=own).status_code == 200
+        assert client.delete(place).status_code == 204

@@ -16,6 +16,7 @@ from cloister.e2b.network_rules import read_network
 from cloister.e2b.pausing import awake
 from cloister.e2b.refusal import CallRefused
 from cloister.policy import Egress
+from cloister.server.spec import require_may_change_egress, require_tenants_egress
 
 # What of the network is about reaching the sandbox, and stays what it was.
 _INWARD = ("allowPublicTraffic", "maskRequestHost")
@@ -26,11 +27,13 @@ async def change(visit: Visit) -> Response:
     visit.require("sandboxes:write")
     body = await read_json(visit.request)
     resident = awake(visit)
+    require_may_change_egress(resident.sandbox.policy, visit.caller)
     fleet = visit.desk.house.fleet
     box = visit.desk.boxes.of(resident)
     network = {key: value for key, value in body.items() if key != "allow_internet_access"}
     rules = read_network({**body, "network": network}, is_open=fleet.settings.open_internet)
     egress = rules.egress or Egress()
+    require_tenants_egress(egress, visit.caller, fleet.settings)
     if resident.sandbox.policy.egress is not None:
         await resident.sandbox.update_egress(egress)
     elif egress != Egress():

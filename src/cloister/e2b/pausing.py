@@ -14,7 +14,7 @@ from cloister.errors import CloisterError, NotFound
 from cloister.policy import Egress
 from cloister.server.remembered import Origin
 from cloister.server.resident import Resident
-from cloister.server.spec import SandboxSpec
+from cloister.server.spec import SandboxSpec, is_too_wide
 from cloister.server.tokens import Caller, Role
 
 
@@ -77,9 +77,9 @@ async def _rouse(desk: Desk, caller: Caller, id: str, timeout_s: float) -> tuple
     if sleeper is not None:
         row = sleeper.row
         egress = sleeper.egress
-        if egress is not None and not fleet.settings.open_internet:
-            # The owner may have closed it since.
-            egress = None if Egress.from_dict(egress).is_open else egress
+        if egress is not None and is_too_wide(Egress.from_dict(egress), fleet.settings):
+            # The owner may have closed the Internet since.
+            egress = None
         spec = SandboxSpec(timeout=timeout_s, metadata=dict(row.metadata), egress=egress)
         origin = Origin(id=id, notes=tuple(row.notes.items()))
         # It may name what only a template of the owner's could give it.

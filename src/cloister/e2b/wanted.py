@@ -17,7 +17,7 @@ from cloister.model import UNLIMITED, Limits, quote
 from cloister.node import open_store
 from cloister.policy import HostRoot, Policy
 from cloister.server.fleet import Fleet
-from cloister.server.spec import SandboxSpec
+from cloister.server.spec import SandboxSpec, require_tenants_egress
 from cloister.server.tokens import Caller
 from cloister.store import Snapshot
 
@@ -48,6 +48,9 @@ async def read_wanted(fleet: Fleet, caller: Caller, body: Mapping[str, Any]) -> 
         if body.get(name):
             raise CallRefused("unimplemented", why)
     network = read_network(body, is_open=fleet.settings.open_internet)
+    if network.egress is not None:
+        # Here, and not of the policy of our own templates, which nobody looks through.
+        require_tenants_egress(network.egress, caller, fleet.settings)
     terms = _terms(body, network)
     base = plain_reference(terms.template)
     spec = SandboxSpec(

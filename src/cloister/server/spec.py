@@ -10,7 +10,15 @@ import msgspec
 
 from cloister.errors import RequestError, ScopeMissing
 from cloister.model import UNLIMITED, Limits, VolumeMount, parse_volume
-from cloister.policy import STRENGTHS, TABLE_VARIABLE, Egress, Policy, parse_table, read_policy
+from cloister.policy import (
+    STRENGTHS,
+    TABLE_VARIABLE,
+    Effect,
+    Egress,
+    Policy,
+    parse_table,
+    read_policy,
+)
 from cloister.server.settings import Settings
 from cloister.server.tenancy import OWNER, Names
 from cloister.server.tokens import Caller, Role
@@ -108,22 +116,45 @@ def parse_egress(value: list[str] | dict[str, Any], caller: Caller, settings: Se
     if caller.role is not Role.ADMIN:
         _require_tenants({"egress": table})
     egress = read_policy({"egress": table}, "policy").egress or Egress()
-    _require_tenants_egress(egress, caller, settings)
+    require_tenants_egress(egress, caller, settings)
     return egress
 
 
-def _require_tenants_egress(egress: Egress, caller: Caller, settings: Settings) -> None:
+def require_tenants_egress(egress: Egress, caller: Caller, settings: Settings) -> None:
+    """Refuse a way out that is not for tenants, however it is written."""
     if caller.role is Role.ADMIN:
         return
     if any(rule.private for rule in egress.rules):
         raise _not_theirs("egress.rule.private")
-    size = sum(network.num_addresses for network in egress.networks)
-    if size > _MOST_TENANT_ADDRESSES and not settings.open_internet:
+    if is_too_wide(egress, settings):
         raise ScopeMissing(
-            f"policy egress.networks has {size} addresses; the most is {_MOST_TENANT_ADDRESSES} "
-            "unless the server's owner sets open_internet: name hosts in egress.allow",
+            f"policy egress.networks has {_size(egress)} addresses; the most is "
+            f"{_MOST_TENANT_ADDRESSES} unless the server's owner sets open_internet: name hosts in "
+            "egress.allow",
             scope="admin",
         )
+
+
+def is_too_wide(egress: Egress, settings: Settings) -> bool:
+    """Whether it reaches more by address than tenants may, where the Internet is not open."""
+    return _size(egress) > _MOST_TENANT_ADDRESSES and not settings.open_internet
+
+
+def _size(egress: Egress) -> int:
+    return sum(network.num_addresses for network in egress.networks)
+
+
+def require_may_change_egress(policy: Policy, caller: Caller) -> None:
+    """Refuse whoever may be held to a way out, or to a person's answers, to replace it."""
+    # A token for one sandbox may be inside it.
+    caller.require_any_sandbox()
+    egress = policy.egress
+    effects = [each.first_use for each in policy.secrets]
+    if egress is not None:
+        effects += [rule.effect for rule in egress.rules]
+        effects += [] if egress.budget is None else [egress.budget.over]
+    if Effect.ASK in effects:
+        caller.require("approvals:write")
 
 
 def _policy(tables: dict[str, Any], caller: Caller, names: Names, settings: Settings) -> Policy:
@@ -131,7 +162,7 @@ def _policy(tables: dict[str, Any], caller: Caller, names: Names, settings: Sett
         _require_tenants(tables)
     policy = read_policy(tables, "policy")
     if policy.egress is not None:
-        _require_tenants_egress(policy.egress, caller, settings)
+        require_tenants_egress(policy.egress, caller, settings)
     if policy.volumes:
         policy = policy.replace(volumes=[_volume(volume, names) for volume in policy.volumes])
     return policy

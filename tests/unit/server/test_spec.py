@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from cloister.errors import ScopeMissing
 from cloister.model import Mount
-from cloister.policy import TABLE_VARIABLE, Policy
+from cloister.policy import TABLE_VARIABLE, Policy, read_policy
 from cloister.server.routes.sandboxes import shown_policy
-from cloister.server.spec import SandboxSpec, require_wall
+from cloister.server.spec import SandboxSpec, require_may_change_egress, require_wall
 from cloister.server.tenancy import OWNER, TenantName
-from cloister.server.tokens import OWNER_CALLER, SCOPES, Caller, Role
+from cloister.server.tokens import OWNER_CALLER, SCOPES, USUAL_SCOPES, Caller, Role
 
 ACME = Caller(TenantName("acme"), Role.TENANT, frozenset(SCOPES), "t")
 
@@ -35,3 +37,20 @@ def test_what_a_template_shows_of_the_host_is_told_to_the_owner_alone() -> None:
     policy = Policy(mounts=[Mount("/srv/data", "/data", "read")])
     assert "/srv/data" in str(shown_policy(policy, OWNER))
     assert "/srv/data" not in str(shown_policy(policy, ACME.tenant))
+
+
+@pytest.mark.parametrize(
+    "asks",
+    [
+        {"egress": {"rule": [{"name": "r", "host": "a.example", "effect": "ask"}]}},
+        {"egress": {"allow": ["a.example"], "budget": {"requests": 1, "over": "ask"}}},
+    ],
+)
+def test_who_answers_no_questions_does_not_take_them_away(asks: dict[str, Any]) -> None:
+    usual = Caller(TenantName("acme"), Role.TENANT, frozenset(USUAL_SCOPES), "token")
+    answering = Caller(TenantName("acme"), Role.TENANT, frozenset(SCOPES), "token")
+    policy = read_policy(asks, "policy")
+    with pytest.raises(ScopeMissing, match="approvals:write"):
+        require_may_change_egress(policy, usual)
+    require_may_change_egress(policy, answering)
+    require_may_change_egress(read_policy({"egress": {"allow": ["a.example"]}}, "policy"), usual)

@@ -20,7 +20,7 @@ from cloister.server.endpoint import Endpoint
 from cloister.server.records import SandboxRow
 from cloister.server.remembered import Origin
 from cloister.server.resident import Resident
-from cloister.server.spec import SandboxSpec, parse_egress
+from cloister.server.spec import SandboxSpec, parse_egress, require_may_change_egress
 from cloister.server.tenancy import OWNER, Names, TenantName
 from cloister.server.traces import work
 
@@ -292,6 +292,7 @@ async def _resume(call: Call) -> SandboxInfo:
 
 async def _change_egress(call: Call) -> SandboxInfo:
     resident = call.resident()
+    require_may_change_egress(resident.sandbox.policy, call.caller)
     wanted = await call.body(EgressTable)
     table = msgspec.structs.asdict(wanted)
     egress = parse_egress(table, call.caller, call.fleet.settings)
