@@ -21,7 +21,7 @@ import pytest
 
 from cloister import Sandbox
 from cloister.errors import Denied, NotFound
-from cloister.ledger import Requested, Responded, SecretBlocked, SecretUsed
+from cloister.ledger import Requested, Responded, SecretBlocked, SecretsRenewed, SecretUsed
 from cloister.ledger.reading import make_receipt, read_entries
 from cloister.model import Limits
 from cloister.node import Node
@@ -157,15 +157,19 @@ async def test_what_a_tenant_stored_reaches_its_host_and_no_other(
         async with sandbox:
             ask = f'curl -sS -m 10 -H "Authorization: Bearer $TOKEN" https://web.test:{port}/'
             said = await sandbox.run(f"{ask}; env")
-        assert echoing.authorizations == [f"Bearer {canary}"]
-        assert canary not in said.stdout
+            await vault.put(acme, "STORED", canary[::-1], [f"web.test:{port}"])
+            await sandbox.renew_secrets()
+            again = await sandbox.run(ask)
+        sent = [canary, canary[::-1]]
+        assert echoing.authorizations == [f"Bearer {each}" for each in sent]
+        assert not any(each in said.stdout + again.stdout for each in sent)
 
         table["TOKEN"]["hosts"] = [f"other.test:{port}"]
         other = Sandbox(egress=egress_of(port), secrets=table)
         other.belongs_to(acme, vault.reader(acme))
         with pytest.raises(Denied, match=r"is not for other\.test"):
             await other.open()
-        assert len(echoing.authorizations) == 1
+        assert len(echoing.authorizations) == 2
     finally:
         records.close()
     assert found_in(tmp_path, canary.encode()) == []
@@ -284,6 +288,9 @@ async def test_renewed_secrets_replace_the_old_and_those_without_a_source_are_wi
         with pytest.raises(NotFound, match="A_SOURCE"):
             await sandbox.renew_secrets()
         third = await sandbox.run(use)
+    written = [each.payload for each in read_entries(state_directory(), sandbox.id)]
+    renewals = [each for each in written if isinstance(each, SecretsRenewed)]
+    assert renewals == [SecretsRenewed(("TOKEN",), ()), SecretsRenewed((), ("TOKEN",))]
     sent = ["tok_the-first-value-00001", "tok_the-other-value-00002"]
     assert first.ok and second.ok
     assert echoing.authorizations == sent

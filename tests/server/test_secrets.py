@@ -62,6 +62,44 @@ def test_a_stored_secret_is_told_to_nobody_and_is_on_no_disk(
             assert canary.encode() not in path.read_bytes(), path
 
 
+def renewals(client: httpx.Client, id: str) -> list[tuple[list[str], list[str]]]:
+    """What the ledger of a sandbox says of renewed secrets: those with a value, and without."""
+    entries = client.get(f"/v1/sandboxes/{id}/ledger").json()["entries"]
+    found = [each["payload"] for each in entries if each["kind"] == "secret.renewed"]
+    return [(each["names"], each["withdrawn"]) for each in found]
+
+
+def test_running_sandboxes_use_a_replaced_secret_on_request_and_none_that_is_removed(
+    server: Server, acme: httpx.Client, globex: httpx.Client
+) -> None:
+    for client in (acme, globex):
+        stored = {"value": "ghp_first-of-this-tenant", "hosts": [HOST]}
+        assert client.put("/v1/secrets/RENEWED", json=stored).status_code == 204
+    user, bystander = created(acme, policy=policy("RENEWED")), created(acme)
+    foreign = created(globex, policy=policy("RENEWED"))
+    narrow = server.client(server.token("acme", sandbox=user))
+    assert narrow.post("/v1/secrets/RENEWED/renew").status_code == 403
+    assert narrow.post(f"/v1/sandboxes/{user}/secrets/renew").status_code == 204
+
+    acme.put("/v1/secrets/RENEWED", json={"value": "ghp_other-of-this-tenant", "hosts": [HOST]})
+    told = acme.post("/v1/secrets/RENEWED/renew").json()
+    assert told == {"renewed": [user], "withdrawn": []}
+    assert acme.delete("/v1/secrets/RENEWED").status_code == 204
+    told = acme.post("/v1/secrets/RENEWED/renew").json()
+    assert told == {"renewed": [], "withdrawn": [user]}
+    answer = acme.post(f"/v1/sandboxes/{user}/secrets/renew")
+    assert (answer.status_code, answer.json()["error"]) == (404, "NotFound")
+    answer = acme.post(f"/v1/sandboxes/{bystander}/secrets/renew")
+    assert (answer.status_code, answer.json()["error"]) == (400, "RequestError")
+
+    read, gone = (["TOKEN"], []), ([], ["TOKEN"])
+    assert renewals(acme, user) == [read, read, gone, gone]
+    assert renewals(globex, foreign) == []
+    for client, id in ((acme, user), (acme, bystander), (globex, foreign)):
+        assert client.delete(f"/v1/sandboxes/{id}").status_code == 204
+    assert globex.delete("/v1/secrets/RENEWED").status_code == 204
+
+
 def test_another_tenant_has_nothing_of_it(globex: httpx.Client, canary: str) -> None:
     assert globex.get("/v1/secrets").json()["secrets"] == []
     assert globex.delete("/v1/secrets/STORED").status_code == 404

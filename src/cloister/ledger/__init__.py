@@ -13,6 +13,7 @@ from cloister.ledger.decisions import (
     Judged,
     Revoked,
     SecretBlocked,
+    SecretsRenewed,
     SecretUsed,
 )
 from cloister.ledger.entry import KINDS, Entry, Unknown
@@ -83,6 +84,7 @@ __all__ = [
     "Rewound",
     "SecretBlocked",
     "SecretUsed",
+    "SecretsRenewed",
     "Signer",
     "SnapshotTaken",
     "Span",

@@ -95,6 +95,15 @@ class SecretBlocked(Payload):
 
 
 @dataclass(frozen=True, slots=True)
+class SecretsRenewed(Payload):
+    """Secrets were read from their sources again; those that had no value are withdrawn."""
+
+    kind: ClassVar[str] = "secret.renewed"
+    names: Texts
+    withdrawn: Texts
+
+
+@dataclass(frozen=True, slots=True)
 class ApprovalAsked(Payload):
     """A person was asked; begins its span. `digest` is of exactly what would be let through."""
 

@@ -134,6 +134,8 @@ def _mapped(entry: Entry, begin: Payload | None) -> tuple[int, int, dict[str, An
             return _authorized(entry, f"secret {readable(payload.name)}", None, Effect.ALLOW)
         case decisions.SecretBlocked():
             return _authorized(entry, f"secret {readable(payload.name)}", None, Effect.DENY)
+        case decisions.SecretsRenewed():
+            return _authorized(entry, "secrets renewed", None, Effect.ALLOW)
         case decisions.ApprovalAsked():
             return _authorized(entry, readable(payload.what), None, Effect.ASK)
         case decisions.ApprovalAnswered():

@@ -80,6 +80,10 @@ class Remote:
         """Let every process inside continue."""
         await self._ask({"do": "resume"})
 
+    async def renew_secrets(self) -> None:
+        """Have its secrets read from their sources again, by the process that runs it."""
+        await self._ask({"do": "renew"})
+
     async def stop(self) -> None:
         """End it; returns when nothing of it runs."""
         try:

@@ -48,6 +48,7 @@ class Controlled(Protocol):
     async def rewind(self, to: str | int) -> Snapshot: ...
     async def pause(self) -> None: ...
     async def resume(self) -> None: ...
+    async def renew_secrets(self) -> None: ...
     async def stop(self) -> None: ...
     async def end_step(self, command: str | Sequence[str | bytes]) -> None: ...
     async def ask(self, question: Question) -> Answer: ...
@@ -189,6 +190,10 @@ class Listener:
         await self._sandbox.resume()
         return {}
 
+    async def _renew(self, request: dict[str, Any]) -> dict[str, Any]:
+        await self._sandbox.renew_secrets()
+        return {}
+
     async def _stop(self, request: dict[str, Any]) -> dict[str, Any]:
         await self._sandbox.stop()
         return {}
@@ -203,6 +208,7 @@ class Listener:
         "pause": _pause,
         "sleep": _sleep,
         "resume": _resume,
+        "renew": _renew,
         "stop": _stop,
     }
 

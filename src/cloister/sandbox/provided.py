@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -25,6 +26,8 @@ class Provided:
         # Reads secrets that the sandbox's owner has stored, where there is such a place.
         self.read_stored: ReadStored | None = None
         self._provisions: Provisions | None = None
+        # Or what was read first could be handed over last.
+        self.renewing = asyncio.Lock()
 
     async def ready(
         self, policy: Policy, sandbox: str, surroundings: Surroundings
@@ -94,10 +97,18 @@ class Belonging:
         What stands for them inside stays. Connections to hosts whose requests are read are cut. A
         secret that cannot be read is withdrawn: requests with it are refused, and this raises.
         """
-        self._running()
-        provisions, failed = await self._provided.renew(self.policy)
-        if self._node is not None:
-            await self._node.renew(self.id, provisions)
+        async with self._provided.renewing:
+            self._running()
+            provisions, failed = await self._provided.renew(self.policy)
+            if self.recording is not None:
+                known = {each.name for each in provisions.values}
+                named = [each.name for each in self.policy.secrets]
+                await self.recording.secrets_renewed(
+                    tuple(name for name in named if name in known),
+                    tuple(name for name in named if name not in known),
+                )
+            if self._node is not None:
+                await self._node.renew(self.id, provisions)
         if failed:
             raise failed[0]
 

@@ -32,6 +32,7 @@ from cloister.ledger import (
     Promoted,
     Resumed,
     Rewound,
+    SecretsRenewed,
     SnapshotTaken,
     Span,
     Stopped,
@@ -246,6 +247,11 @@ class Recording:
         without = (f"not {each}" for each in table.get("without", ()))
         reaches = (*rules, *table.get("allow", ()), *table.get("networks", ()), *without)
         self._ledger.write(EgressChanged(policy.digest(), reaches))
+
+    async def secrets_renewed(self, names: tuple[str, ...], withdrawn: tuple[str, ...]) -> None:
+        """Write whose values are used from here on; returns when it is on the disk, or raises."""
+        self._ledger.write(SecretsRenewed(names, withdrawn))
+        await self._ledger.settle()
 
     def promoted(self, before: str, trust: str, runtime: str) -> None:
         """Write that what is kept has been moved behind another wall."""

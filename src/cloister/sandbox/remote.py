@@ -336,8 +336,8 @@ class RemoteSandbox(Sandbox):
         await self.ask_server("PUT", "/egress", wanted.as_dict())
 
     async def renew_secrets(self) -> None:
-        """Secrets of sandboxes on a server are read when they start."""
-        raise Unsupported("the server reads secrets when a sandbox starts; start another one")
+        """Have the server read all secrets from their sources again."""
+        await self.ask_server("POST", "/secrets/renew")
 
     async def wait_ended(self) -> None:
         """Wait until it has ended, whoever ends it."""
