@@ -71,7 +71,8 @@ async def _call_tool(
     tool = next((each for each in offered(desk) if each.name == params.name), None)
     if tool is None:
         names = ", ".join(each.name for each in offered(desk))
-        return _failed(f"no tool {quote(params.name)}; there are: {names}")
+        said = _text(f"no tool {quote(params.name)}; there are: {names}")
+        raise MCPError(code=wire.INVALID_PARAMS, message=said)
     try:
         given = tool.takes.model_validate(params.arguments or {})
         if params.request_state is None:
