@@ -42,7 +42,7 @@ async def test_tools_say_what_they_take_and_whether_they_change_anything(session
     async with connect("--storage", "memory") as call:
         names = [tool.name for tool in (await call.client.list_tools()).tools]
         assert "rewind" not in names and "run" in names
-        with pytest.raises(MCPError, match="no tool .*; there are: run"):
+        with pytest.raises(MCPError, match=r"no tool .*; there are: run"):
             await call("rewind", to="x")
 
 

@@ -212,9 +212,9 @@ def test_gc_and_df_are_the_owners_for_everything(server: Server) -> None:
     assert run("gc", "--dry-run")["dry_run"] is True
 
 
-@pytest.mark.parametrize("called", ["apply", "image pull"])
+@pytest.mark.parametrize("called", ["promote", "image pull"])
 def test_what_is_about_this_machine_says_so(cloister: Run, called: str) -> None:
-    words = [*called.split(), "x", *(["."] if called == "apply" else [])]
+    words = [*called.split(), "x", *(["--trust", "hostile"] if called == "promote" else [])]
     said = cloister(*words, code=125).stderr
     assert f"`cloister {called}` is about this machine only" in said
 

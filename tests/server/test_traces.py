@@ -24,6 +24,7 @@ class Collector:
 
     def __init__(self) -> None:
         self.spans: dict[str, Any] = {}
+        self.all: list[Any] = []
         self.counted: Counter[str] = Counter()
         self.said = ""
         self._news = threading.Condition()
@@ -51,6 +52,7 @@ class Collector:
                 for scope in resource.scope_spans:
                     self.spans.update({span.name: span for span in scope.spans})
                     self.counted.update(span.name for span in scope.spans)
+                    self.all.extend(scope.spans)
             self.said += str(sent)
             self._news.notify_all()
 
@@ -105,6 +107,37 @@ def test_a_request_is_a_span_of_its_callers_trace_and_goes_on_inside(
     assert "secret-in-the-body" not in collector.said
     own = {**SAY, "env": {"TRACEPARENT": "its own"}}
     assert said(acme.post(path, json=own, headers=HEADER)) == "its own"
+    assert server.stop() == 0
+
+
+def test_what_leaves_a_sandbox_is_in_the_trace_it_was_started_in_without_its_words(
+    start_server: StartServer, collector: Collector
+) -> None:
+    server = start_server(f'traces = "{collector.url}"\n{SETTINGS}')
+    owner = server.owner()
+    where = f"localhost:{collector.url.split(':')[2].partition('/')[0]}"
+    egress = {"allow": [where], "private": ["localhost"]}
+    sandbox = created(owner, policy={"egress": egress})
+    ask = "curl -sS -m 20 -o /dev/null --noproxy '' -x http://127.0.0.1:3128 -H 'X: a-header'"
+    command = f"{ask} http://{where}/a-path?a-query; {ask} http://denied.example/"
+    ran = owner.post(f"/v1/sandboxes/{sandbox}/run", json={"command": command})
+    assert ran.status_code == 200, ran.text
+    assert owner.delete(f"/v1/sandboxes/{sandbox}").status_code == 204
+    collector.wait_for(lambda: collector.counted["egress connect"] == 2)
+    (create,) = collector.wait("create")
+    found = {}
+    for span in collector.all:
+        if span.name == "egress connect":
+            assert (span.trace_id, span.parent_span_id) == (create.trace_id, create.span_id)
+            told = {each.key: each.value for each in span.attributes}
+            assert told["cloister.sandbox"].string_value == sandbox
+            found[told["server.address"].string_value] = told
+            assert span.end_time_unix_nano >= span.start_time_unix_nano
+    assert found["localhost"]["cloister.verdict"].string_value == "allow"
+    assert found["localhost"]["cloister.bytes_in"].int_value > 0
+    assert found["denied.example"]["cloister.verdict"].string_value == "deny"
+    assert "cloister.bytes_in" not in found["denied.example"]
+    assert not any(word in collector.said for word in ("a-path", "a-query", "a-header"))
     assert server.stop() == 0
 
 

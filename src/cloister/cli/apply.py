@@ -10,7 +10,7 @@ from pathlib import Path
 
 import click
 
-from cloister.cli import baselines, session
+from cloister.cli import session
 from cloister.cli.gates import pass_gate, plan_details, plan_digest
 from cloister.cli.kept import Compared, find_kept, opened_trees, policy_of
 from cloister.cli.progress import Waiting
@@ -18,6 +18,7 @@ from cloister.cli.telling import note
 from cloister.errors import RequestError
 from cloister.model import parse_absolute_path, quote
 from cloister.policy import Effect
+from cloister.sandbox import baselines
 from cloister.store.changes import Applied, Baseline, Plan, perform, plan_apply
 from cloister.store.changes.obeyed import is_obeyed_by_tools
 from cloister.store.stand_in import as_reader
@@ -52,38 +53,39 @@ def apply(
     For example: `cloister apply task-42 .`
     """
     tree = parse_absolute_path(below, "--from")
-    asked = _Asked(yes, dry_run, skip_refused, as_json)
+    asked = Asked(yes, dry_run, skip_refused, as_json)
     return session.run_until_signal(lambda: _apply(name, directory, tree, asked))
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
+class Asked:
+    """How a person wants it."""
+
     yes: bool
     dry_run: bool
     skip_refused: bool
     as_json: bool
 
 
-async def _apply(name: str, directory: Path, below: str, asked: _Asked) -> int:
+def require_somebody(asked: Asked) -> None:
+    """Refuse to do what nobody can be asked about."""
+    if not asked.yes and not asked.dry_run and not session.is_terminal(0):
+        raise click.UsageError("nobody is here to ask; add --yes, or --dry-run to look first")
+
+
+async def _apply(name: str, directory: Path, below: str, asked: Asked) -> int:
     store, kept = await find_kept(name)
     policy = policy_of(kept)
     baseline = await asyncio.to_thread(baselines.read, store, name, below)
-    if not asked.yes and not asked.dry_run and not session.is_terminal(0):
-        raise click.UsageError("nobody is here to ask; add --yes, or --dry-run to look first")
+    require_somebody(asked)
     async with opened_trees(name) as (compared, ask):
         with Waiting(f"comparing {below} with {directory}"):
             plan = await asyncio.to_thread(
                 as_reader, _plan, compared, directory.absolute(), below, baseline
             )
-        if not asked.as_json:
-            for line in shown(plan, whole=asked.dry_run):
-                click.echo(line)
-        _require_agreed(plan, name, asked)
-        if not plan.steps or asked.dry_run:
-            return _tell(plan, 0, asked)
-        if not asked.yes and not await asyncio.to_thread(_confirm, plan):
-            note("nothing was done")
-            return 1
+        code = await agree(plan, name, asked)
+        if code is not None:
+            return code
         await pass_gate(
             *("apply", policy, ask),
             subject=f"{name} to {plan.directory}",
@@ -101,8 +103,22 @@ async def _apply(name: str, directory: Path, below: str, asked: _Asked) -> int:
             done = await asyncio.to_thread(as_reader, _perform, plan, asked.skip_refused)
     if baseline is not None:
         # What was put there is from now on what the host had.
-        await asyncio.to_thread(baselines.renew, store, name, below, baseline, plan)
-    return _tell(plan, done.steps, asked)
+        await asyncio.to_thread(baselines.renew, store, name, below, baseline, plan.steps)
+    return tell(plan, done.steps, asked)
+
+
+async def agree(plan: Plan, name: str, asked: Asked) -> int | None:
+    """Show a plan and have it agreed to; what to exit with, where nothing is to be done."""
+    if not asked.as_json:
+        for line in shown(plan, whole=asked.dry_run):
+            click.echo(line)
+    _require_agreed(plan, name, asked)
+    if not plan.steps or asked.dry_run:
+        return tell(plan, 0, asked)
+    if not asked.yes and not await asyncio.to_thread(_confirm, plan):
+        note("nothing was done")
+        return 1
+    return None
 
 
 def _plan(compared: Compared, directory: Path, below: str, baseline: Baseline | None) -> Plan:
@@ -130,7 +146,7 @@ def shown(plan: Plan, *, whole: bool) -> Iterator[str]:
             yield f"{kind}: {objection.display()}"
 
 
-def _require_agreed(plan: Plan, name: str, asked: _Asked) -> None:
+def _require_agreed(plan: Plan, name: str, asked: Asked) -> None:
     if plan.conflicts:
         first = plan.conflicts[0].display()
         raise RequestError(
@@ -149,7 +165,8 @@ def _confirm(plan: Plan) -> bool:
     return click.confirm(f"change {len(plan.steps)} paths in {quote(str(plan.directory))}?")
 
 
-def _tell(plan: Plan, done: int, asked: _Asked) -> int:
+def tell(plan: Plan, done: int, asked: Asked) -> int:
+    """Say what was done."""
     if asked.as_json:
         steps = [each.display() for each in plan.steps]
         refused = [each.display() for each in plan.refused]

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from cloister.cli import baselines, session
+from cloister.cli import session
 from cloister.cli.changes import (
     Asked,
     to_descriptor,
@@ -32,6 +32,7 @@ from cloister.errors import HostError, RequestError
 from cloister.model import parse_absolute_path, quote
 from cloister.model.changes import escape
 from cloister.policy import Effect
+from cloister.sandbox import baselines
 from cloister.sandbox.brought_out import readable_benches
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from cloister.cli import baselines, session
+from cloister.cli import session
 from cloister.cli.kept import find_kept
 from cloister.cli.progress import Waiting
 from cloister.cli.snapshot import take
@@ -16,6 +16,7 @@ from cloister.errors import AlreadyExists, RequestError
 from cloister.model import new_sandbox_id, parse_name, quote
 from cloister.node import Workspace, open_store
 from cloister.policy import read_policy
+from cloister.sandbox import baselines
 from cloister.sandbox.fork import require_count
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from cloister.cli import baselines, session
+from cloister.cli import session
 from cloister.cli.kept import find_kept, find_running, policy_of, told_busy
 from cloister.cli.progress import Waiting
 from cloister.cli.ps import short_age
@@ -22,6 +22,7 @@ from cloister.model import quote
 from cloister.node import open_store
 from cloister.node.control_place import log_of
 from cloister.policy import ImageRoot
+from cloister.sandbox import baselines
 
 if TYPE_CHECKING:
     from cloister.store import KeptSandbox, Store

@@ -147,24 +147,29 @@ async def _opened_here(wanted: Wanted) -> AsyncIterator[Sandbox]:
 async def fill(sandbox: Sandbox, wanted: Wanted) -> None:
     """Make the copies that the options ask for."""
     for mount in wanted.copies:
-        await _copy_in(sandbox, mount, wanted.keep if _is_kept_here(wanted) else None)
+        await _copy_in(sandbox, mount, wanted.keep)
     if wanted.copies and _is_kept_here(wanted) and not sandbox.is_reopened:
-        from cloister.cli.baselines import note_copied
+        from cloister.sandbox.baselines import note_copied
 
         await note_copied(wanted.keep or "", await sandbox.snapshot())
 
 
 def _is_kept_here(wanted: Wanted) -> bool:
-    # What `apply` compares with is remembered where it is used, beside what is kept here.
     return wanted.keep is not None and not is_elsewhere()
 
 
 async def _copy_in(sandbox: Sandbox, mount: Mount, keep: str | None) -> None:
     baseline = None
     if keep is not None:
-        from cloister.cli.baselines import Recording
+        from cloister.sandbox.baselines import OwnShelf, Recording
 
-        baseline = await Recording.begin(keep, mount)
+        # What `apply` compares with is remembered beside what is kept.
+        if is_elsewhere():
+            from cloister.cli.served.apply import ServedShelf
+
+            baseline = await Recording.begin(ServedShelf(sandbox, mount.target), mount)
+        else:
+            baseline = await Recording.begin(OwnShelf(keep, mount.target), mount)
     with Progress(f"copying {mount.source} in") as progress:
         summary = await sandbox.files.copy_in(mount.source, mount.target, progress=progress.tell)
     warn_skipped(summary)

@@ -18,6 +18,7 @@ from cloister.e2b.builds import Builds
 from cloister.e2b.refusal import CallRefused
 from cloister.server.app import House
 from cloister.server.tokens import Caller
+from cloister.server.traces import named
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +108,7 @@ async def answer(desk: Desk, routes: list[Route], request: Request) -> Response:
             matched = pattern.fullmatch(path)
             if matched is not None and method == request.method:
                 names = [unquote(each) for each in matched.groups()]
+                named(f"{method} e2b {getattr(endpoint, '__name__', 'call').replace('_', ' ')}")
                 return await endpoint(Visit(desk, request, caller, *names))
         return error_answer(501, f"{request.method} {path[:200]} is not supported here")
 

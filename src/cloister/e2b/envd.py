@@ -19,6 +19,7 @@ from cloister.e2b.measured import measure
 from cloister.e2b.people import Person, find_person, named_in
 from cloister.e2b.refusal import CallRefused
 from cloister.e2b.signature import claim_in
+from cloister.server.traces import named
 
 PORT = 49983
 # What these endpoints behave like; SDKs turn features on and off by it.
@@ -49,6 +50,9 @@ _STREAMS: dict[str, Callable[[Box, Request], Awaitable[Response]]] = {
 }
 
 
+_KNOWN = frozenset(
+    (*_PROCESS_CALLS, *_FILE_CALLS, *_STREAMS, "/files", "/envs", "/metrics"),
+)
 _SERVICES = ("/process.Process/", "/filesystem.Filesystem/")
 
 
@@ -71,6 +75,8 @@ async def _answer(box: Box, request: Request) -> Response:
     if path == "/health":
         return empty_answer()
     _require_access(box, request)
+    if path in _KNOWN:
+        named(f"{request.method} e2b {path}", box.id)
     if request.method == "POST":
         if path in _STREAMS:
             return await _STREAMS[path](box, request)

@@ -12,6 +12,7 @@ from cloister.e2b.refusal import CallRefused
 from cloister.e2b.running import Running, Started
 from cloister.errors import CloisterError, NotFound, RequestError
 from cloister.sandbox import Sandbox
+from cloister.server.traces import inside, work
 
 # How long the end of a program can still be asked for.
 _REMEMBERED_S = 30.0
@@ -40,15 +41,17 @@ class ProcessTable:
         if self._first is not None:
             await asyncio.wait({self._first})
             self._first = None
+        variables = {**person.variables, **self._variables, **started.variables}
         try:
-            process = await self._sandbox.start(
-                argv,
-                cwd=started.cwd,
-                env={**person.variables, **self._variables, **started.variables},
-                user=person.user,
-                pty=size or False,
-                stdin=started.has_stdin and size is None,
-            )
+            with work("start"):
+                process = await self._sandbox.start(
+                    argv,
+                    cwd=started.cwd,
+                    env=inside(variables),
+                    user=person.user,
+                    pty=size or False,
+                    stdin=started.has_stdin and size is None,
+                )
         except NotFound as error:
             raise CallRefused("invalid_argument", error.message) from None
         except RequestError as error:

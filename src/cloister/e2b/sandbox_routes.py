@@ -42,6 +42,7 @@ from cloister.errors import NotFound
 from cloister.server.recipes import Prepared
 from cloister.server.remembered import Origin
 from cloister.server.tokens import Role
+from cloister.server.traces import work
 
 _MOST_LISTED = 100
 
@@ -60,13 +61,14 @@ async def create(visit: Visit) -> Response:
     )
     boxes, template = visit.desk.boxes, wanted.terms.template
     has_kernel = plain_reference(template) == INTERPRETER
-    if wanted.snapshot is not None:
-        (resident,) = await fleet.fork(visit.caller, wanted.snapshot.id, wanted.spec, 1, origin)
-    else:
-        # The policy of our own templates is ours to write, whoever asks for them.
-        caller = replace(visit.caller, role=Role.ADMIN) if wanted.is_own else visit.caller
-        ahead = Prepared(template, partial(boxes.warm_ahead, template)) if has_kernel else None
-        resident = await fleet.create(caller, wanted.spec, origin, ahead)
+    with work("create"):
+        if wanted.snapshot is not None:
+            (resident,) = await fleet.fork(visit.caller, wanted.snapshot.id, wanted.spec, 1, origin)
+        else:
+            # The policy of our own templates is ours to write, whoever asks for them.
+            caller = replace(visit.caller, role=Role.ADMIN) if wanted.is_own else visit.caller
+            ahead = Prepared(template, partial(boxes.warm_ahead, template)) if has_kernel else None
+            resident = await fleet.create(caller, wanted.spec, origin, ahead)
     arrange(visit.desk, resident)
     box = boxes.of(resident)
     if wanted.is_own:

@@ -38,6 +38,8 @@ class TrafficLog:
         # Of its budget; another gateway must count on from there.
         self.used: dict[str, int] = {}
         self.listener: Listener | None = None
+        # And who watches beside the ledger.
+        self.witness: Listener | None = None
 
     def traffic(self) -> Traffic:
         """Return what is known now."""
@@ -46,8 +48,8 @@ class TrafficLog:
     def lose(self, count: int) -> None:
         """Events have been lost on the way."""
         self._lost += count
-        if self.listener is not None:
-            self.listener.lose(count)
+        for each in self._told():
+            each.lose(count)
 
     def begin(self) -> None:
         """It is served anew: what was open before is over."""
@@ -56,13 +58,13 @@ class TrafficLog:
                 self._events[at], is_open=False, error="cut off in the middle"
             )
         self._open.clear()
-        if self.listener is not None:
-            self.listener.begin()
+        for each in self._told():
+            each.begin()
 
     def add(self, event: Mapping[str, Any]) -> None:
         """Add what the gateway has told."""
-        if self.listener is not None:
-            self.listener.add(event)
+        for each in self._told():
+            each.add(event)
         kind = event.get("kind")
         if kind in ("closed", "answered"):
             self._close(event)
@@ -70,6 +72,9 @@ class TrafficLog:
             self._add(event)
         elif kind not in ("secret", "limit"):
             self._lost += 1
+
+    def _told(self) -> list[Listener]:
+        return [each for each in (self.listener, self.witness) if each is not None]
 
     def _add(self, told: Mapping[str, Any]) -> None:
         number = told.get("id")

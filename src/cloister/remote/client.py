@@ -67,10 +67,12 @@ class Client:
         return json.loads(data) if data else None
 
     async def stream(
-        self, path: str, query: Mapping[str, Any] | None = None
+        self, path: str, query: Mapping[str, Any] | None = None, *, body: bytes | None = None
     ) -> AsyncGenerator[bytes, None]:
-        """Yield the bytes of an answer as they come."""
-        answer = await self._ask("GET", _target(path, query or {}), None, "")
+        """Yield the bytes of an answer as they come; with a body it is asked for with POST."""
+        method = "GET" if body is None else "POST"
+        kind = "application/octet-stream"
+        answer = await self._ask(method, _target(path, query or {}), body, kind)
         async with contextlib.aclosing(answer.chunks) as chunks:
             async for chunk in chunks:
                 yield chunk

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from cloister.errors import CloisterError
     from cloister.model.traffic import Traffic
     from cloister.node import Node, TrafficLog
+    from cloister.node.traffic_log import Listener
     from cloister.runtime.base import Guest, Posture
     from cloister.runtime.plan import Plan
     from cloister.sandbox.accounts import Accounts
@@ -45,6 +46,10 @@ class Observed:
     def is_running(self) -> bool:
         """Whether it has been started and has not ended."""
         return self._guest is not None and self._over is None
+
+    def witness_traffic(self, witness: Listener | None) -> None:
+        """Tell somebody of all that its gateway tells of it from now on."""
+        self._traffic.witness = witness
 
     async def usage(self) -> SandboxUsage:
         """Return what the whole sandbox consumes now."""

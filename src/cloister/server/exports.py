@@ -8,7 +8,7 @@ import hashlib
 import os
 import tempfile
 from collections import Counter
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -41,7 +41,7 @@ _PIECE_BYTES = 256 * 1024
 _under_way: Counter[TenantName] = Counter()
 
 
-async def exported(
+def exported(
     tenant: TenantName,
     form: str,
     compared: Compared,
@@ -49,6 +49,13 @@ async def exported(
     benches: tuple[Path, ...] | None,
 ) -> AsyncGenerator[bytes, None]:
     """Yield the export; whoever stops reading ends it."""
+    return piped(tenant, write_export, form, compared, below, benches)
+
+
+async def piped(
+    tenant: TenantName, write: Callable[..., None], *arguments: object
+) -> AsyncGenerator[bytes, None]:
+    """Yield what a function writes to the descriptor it is given, with leave to read the trees."""
     if _under_way[tenant] >= _MOST_AT_ONCE:
         raise Exhausted(
             f"{_MOST_AT_ONCE} exports of this tenant are under way; read them first",
@@ -57,7 +64,7 @@ async def exported(
     _under_way[tenant] += 1
     own = ThreadPoolExecutor(1, "export")
     try:
-        async with contextlib.aclosing(_chunks(own, form, compared, below, benches)) as chunks:
+        async with contextlib.aclosing(_chunks(own, write, arguments)) as chunks:
             async for chunk in chunks:
                 yield chunk
     finally:
@@ -95,16 +102,12 @@ async def gated(
 
 
 async def _chunks(
-    own: ThreadPoolExecutor,
-    form: str,
-    compared: Compared,
-    below: str,
-    benches: tuple[Path, ...] | None,
+    own: ThreadPoolExecutor, write: Callable[..., None], arguments: tuple[object, ...]
 ) -> AsyncGenerator[bytes, None]:
-    read, write = open_pipe()
+    reading, writing = open_pipe()
     loop = asyncio.get_running_loop()
-    task = loop.run_in_executor(own, _write, write, form, compared, below, benches)
-    source = PipeIncoming(read)
+    task = loop.run_in_executor(own, _write, writing, write, arguments)
+    source = PipeIncoming(reading)
     try:
         async for chunk in source:
             yield bytes(chunk)
@@ -116,11 +119,9 @@ async def _chunks(
             await asyncio.shield(task)
 
 
-def _write(
-    fd: int, form: str, compared: Compared, below: str, benches: tuple[Path, ...] | None
-) -> None:
+def _write(fd: int, write: Callable[..., None], arguments: tuple[object, ...]) -> None:
     try:
-        as_reader(write_export, fd, form, compared, below, benches, keep=(fd,))
+        as_reader(write, fd, *arguments, keep=(fd,))
     except FileNotFoundError as error:
         raise Unsupported("the disk was changed while it was compared; ask again") from error
     finally:

@@ -11,12 +11,7 @@ from functools import partial
 
 import msgspec
 
-from cloister.errors import (
-    Exhausted,
-    GuestGone,
-    NotFound,
-    RequestError,
-)
+from cloister.errors import Exhausted, GuestGone, NotFound, RequestError
 from cloister.model import Limits, quote
 from cloister.sandbox import Sandbox
 from cloister.sandbox.fork import require_count
@@ -41,6 +36,7 @@ from cloister.server.spec import (
 from cloister.server.stored import Stored
 from cloister.server.tenancy import TenantName
 from cloister.server.tokens import Caller
+from cloister.server.traces import egress_spans
 from cloister.server.turns import Turns
 from cloister.server.vault import Vault
 from cloister.server.waking import Waking
@@ -167,6 +163,8 @@ class Fleet:
             if kept:
                 # It goes on with its disk, so it is the same one.
                 origin = replace(origin, id=kept[-1].id, notes=tuple(kept[-1].notes.items()))
+            else:
+                await self.shelves.forget_copied(keep)
         wish = Wish(caller.tenant, spec, keep, origin)
         recipe = recipe_of(caller, asked, resolved, wanted, self.settings, prepared)
         return await self._admit(caller, wish, lambda: Sandbox(**wanted), recipe)
@@ -206,6 +204,8 @@ class Fleet:
         if failed:
             await asyncio.gather(*(self._end(resident, "its fork failed") for resident in started))
             raise failed[0]
+        if keep is not None:
+            await self.shelves.hand_on_copied(found.sandbox, keep)
         return started
 
     async def wake(self, caller: Caller, id: str) -> Resident:
@@ -343,6 +343,8 @@ class Fleet:
             notes=dict(row.notes),
         )
         self._residents[wish.tenant, row.id] = resident
+        resident.spans = egress_spans(wish.tenant, row.id)
+        sandbox.witness_traffic(resident.spans)
         self.started += 1
         self._spawn(self._watch(resident))
         return resident
@@ -382,6 +384,8 @@ class Fleet:
             await resident.sandbox.stop()
         finally:
             del self._residents[resident.tenant, resident.id]
+            if resident.spans is not None:
+                resident.spans.close()
             self._places.give()
             self.quotas.release(resident.tenant, resident.limits)
             self.stored.changed(resident.tenant)

@@ -13,6 +13,7 @@ from cloister.server.lease import Lease
 from cloister.server.tenancy import TenantName
 
 if TYPE_CHECKING:
+    from cloister.server.egress_spans import EgressSpans
     from cloister.server.held import HeldProcess
 
 
@@ -50,6 +51,8 @@ class Resident:
         self.is_dozing = False
         self.rousing = asyncio.Lock()
         self.processes: dict[str, HeldProcess] = {}
+        # What leaves it, for whoever collects traces.
+        self.spans: EgressSpans | None = None
         # Instead of ending it at its deadline.
         self.at_deadline: Callable[[Resident], Awaitable[None]] | None = None
         # It is to end, and nobody finds it any more; then: nothing is left of it.

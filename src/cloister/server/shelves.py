@@ -17,6 +17,7 @@ from cloister.model import Limits, quote
 from cloister.node import open_store
 from cloister.node.templates import TemplateRecord, Templates, split_reference
 from cloister.policy import Policy, read_policy
+from cloister.sandbox import baselines
 from cloister.server.records import Records
 from cloister.server.spec import SandboxSpec
 from cloister.server.tenancy import OWNER, Names, TenantName
@@ -86,7 +87,21 @@ class Shelves:
     async def remove_kept(self, tenant: TenantName, stored: str) -> None:
         """Remove a kept sandbox of the tenant with its disk and its snapshots."""
         Names(tenant).shown(stored)
+        await self.forget_copied(stored)
         await ask_store(lambda store: store.kept.remove(stored))
+
+    async def forget_copied(self, stored: str) -> None:
+        """Forget what was copied into a kept sandbox: of another one of that name nothing was."""
+        await ask_store(lambda store: baselines.forget(store, stored))
+
+    async def hand_on_copied(self, stored: str, fork: str) -> None:
+        """Remember of a fork what was copied into the kept sandbox that it came from."""
+
+        def hand_on(store: Store) -> None:
+            baselines.forget(store, fork)
+            baselines.hand_on(store, stored, fork)
+
+        await ask_store(hand_on)
 
     async def snapshots(self, tenant: TenantName) -> list[Snapshot]:
         """Return the tenant's snapshots, oldest first."""

@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 from cloister.errors import RequestError, Unsupported
 from cloister.ledger import parse_trace
 from cloister.model import quote
+from cloister.server.egress_spans import EgressSpans
 
 # Where in whose trace the request is that is being served; None: in nobody's.
 _current: ContextVar[_Place | None] = ContextVar("_current", default=None)
@@ -86,6 +87,30 @@ class Request:
             from opentelemetry.trace import StatusCode
 
             self._span.set_status(StatusCode.ERROR)
+
+
+def egress_spans(tenant: str, sandbox: str) -> EgressSpans | None:
+    """Return what makes spans of all that leaves a sandbox, in the trace that is going on."""
+    place = _current.get()
+    if place is None or place.tracer is None:
+        return None
+    from opentelemetry.context import get_current
+
+    facts = {"cloister.tenant": tenant, "cloister.sandbox": sandbox}
+    return EgressSpans(place.tracer, get_current(), facts)
+
+
+def named(name: str, sandbox: str | None = None) -> None:
+    """Call the span of the request that is being served something that we wrote, and not it."""
+    place = _current.get()
+    if place is None or place.tracer is None:
+        return
+    from opentelemetry.trace import get_current_span
+
+    span = get_current_span()
+    span.update_name(name)
+    if sandbox is not None:
+        span.set_attribute("cloister.sandbox", sandbox)
 
 
 @contextlib.contextmanager

@@ -17,6 +17,7 @@ _ROOM = "cloister.cli.served"
 _DEFAULT = click.core.ParameterSource.DEFAULT
 # What each command is there; what is not named is about this machine.
 _SERVED = {
+    "apply": "apply:apply",
     "approvals": "questions:approvals",
     "approve": "questions:approve",
     "deny": "questions:deny",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from cloister.server.endpoint import Conversation, Endpoint
 from cloister.server.routes import (
+    apply,
     approvals,
     files,
     ledgers,
@@ -28,6 +29,7 @@ def endpoints() -> list[Endpoint]:
         *files.ENDPOINTS,
         *ports.ENDPOINTS,
         *state.ENDPOINTS,
+        *apply.ENDPOINTS,
         *stock.ENDPOINTS,
         *secrets.ENDPOINTS,
         *record.ENDPOINTS,

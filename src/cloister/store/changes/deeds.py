@@ -68,7 +68,7 @@ def parse_journal(text: bytes) -> list[Deed]:
         for line in text.splitlines():
             values = json.loads(line)
             path = base64.b64decode(values.pop("path"), validate=True)
-            _require_inside(path)
+            require_inside(path)
             verb = Verb(values.pop("verb"))
             numbers = {name: int(value) for name, value in values.items()}
             found.append(Deed(verb, path, **numbers))
@@ -77,7 +77,8 @@ def parse_journal(text: bytes) -> list[Deed]:
         raise HostError(f"the journal of an interrupted apply cannot be read: {error}") from error
 
 
-def _require_inside(path: bytes) -> None:
+def require_inside(path: bytes) -> None:
+    """Raise ValueError for a path that is not relative to a tree, or leads out of it."""
     if b"\0" in path or any(name in (b"", b".", b"..") for name in path.split(b"/")):
         raise ValueError("a path leads out of the tree")
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from cloister.errors import GuestError
 from cloister.model.changes import EntryType, escape
 from cloister.store.changes.descent import Descent, proc_path, stat_at
+from cloister.store.changes.extents import copy_content
 
 _OPAQUE = "user.overlay.opaque"
 _WHITEOUT = "user.overlay.whiteout"
@@ -51,6 +52,19 @@ class Entry:
             os.close(handle)
             raise GuestError(f"{escape(self.name)} was replaced while it was read")
         return handle
+
+    @property
+    def mtime_ns(self) -> int:
+        """When it was last written to."""
+        return self.status.st_mtime_ns
+
+    def copy_to(self, target: int, size: int) -> None:
+        """Write so many bytes of a regular file to another, empty one."""
+        handle = self.open()
+        try:
+            copy_content(handle, target, size)
+        finally:
+            os.close(handle)
 
     def read_link(self) -> bytes:
         """Return where a link leads, which nobody follows."""

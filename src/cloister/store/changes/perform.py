@@ -12,10 +12,9 @@ from cloister.errors import CloisterError, Exhausted, GuestError, HostError, Req
 from cloister.model.changes import EntryType, escape
 from cloister.store.changes.arrange import arrange
 from cloister.store.changes.deeds import do
-from cloister.store.changes.extents import copy_content, digest
+from cloister.store.changes.extents import digest
 from cloister.store.changes.host_tree import HostTree
-from cloister.store.changes.layers import Entry
-from cloister.store.changes.plan import Objection, Plan, Step
+from cloister.store.changes.plan import Content, Objection, Plan, Step
 from cloister.store.changes.recovery import go_back, recover_staging
 from cloister.store.changes.staging import Staging, open_staging
 
@@ -119,10 +118,10 @@ def _stage(plan: Plan, staging: Staging) -> None:
         if step.after is not None and not step.makes_directory
     }
     missing = set(wanted)
-    for path, found in plan.origin.scan() if wanted else ():
-        if path in wanted and found.now is not None:
+    for path, content in plan.origin.contents() if wanted else ():
+        if path in wanted:
             number, step = wanted[path]
-            _stage_one(found.now, step, staging, staging.name(number))
+            _stage_one(content, step, staging, staging.name(number))
             missing.discard(path)
     if missing:
         raise _changed_since(min(missing))
@@ -132,7 +131,7 @@ def _changed_since(path: bytes) -> CloisterError:
     return GuestError(f"{escape(path)} was changed inside since it was shown; plan again")
 
 
-def _stage_one(now: Entry, step: Step, staging: Staging, name: bytes) -> None:
+def _stage_one(now: Content, step: Step, staging: Staging, name: bytes) -> None:
     after = step.after
     if after is None or now.type is not after.type:
         raise _changed_since(step.path)
@@ -141,18 +140,14 @@ def _stage_one(now: Entry, step: Step, staging: Staging, name: bytes) -> None:
             raise _changed_since(step.path)
         os.symlink(after.target, name, dir_fd=staging.new)
         return
-    source = now.open()
+    flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    target = os.open(name, flags, 0o600, dir_fd=staging.new)
     try:
-        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-        target = os.open(name, flags, 0o600, dir_fd=staging.new)
-        try:
-            copy_content(source, target, after.size)
-            # Read back: what is put in place is what was shown, or nothing is.
-            if digest(target, after.size) != after.digest:
-                raise _changed_since(step.path)
-            os.fchmod(target, after.mode & 0o777)
-            os.utime(target, ns=(now.status.st_mtime_ns, now.status.st_mtime_ns))
-        finally:
-            os.close(target)
+        now.copy_to(target, after.size)
+        # Read back: what is put in place is what was shown, or nothing is.
+        if digest(target, after.size) != after.digest:
+            raise _changed_since(step.path)
+        os.fchmod(target, after.mode & 0o777)
+        os.utime(target, ns=(now.mtime_ns, now.mtime_ns))
     finally:
-        os.close(source)
+        os.close(target)

@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Protocol
 
 from cloister.errors import Exhausted, RequestError
 from cloister.model.changes import EntryType, escape, path_order
 from cloister.store.changes.baseline import Baseline
 from cloister.store.changes.host_tree import HostTree
-from cloister.store.changes.layers import Entry
 from cloister.store.changes.mark import Mark, mark_of
 from cloister.store.changes.recovery import recover
-from cloister.store.changes.refusal import SET_ID, why_refused
+from cloister.store.changes.refusal import why_refused
 from cloister.store.changes.scan import Found, View, reading, scan
+from cloister.store.changes.standing import Standing, standing_of
 from cloister.store.changes.stratum import (
     NO_SKELETON,
     SAME_OWNERS,
@@ -66,9 +67,32 @@ class Objection:
         return f"{escape(self.path)}: {self.why}"
 
 
+class Content(Protocol):
+    """What is put in place: a file or a link, readable until the next one comes."""
+
+    @property
+    def type(self) -> EntryType: ...
+    @property
+    def mtime_ns(self) -> int: ...
+    def read_link(self) -> bytes: ...
+    def copy_to(self, target: int, size: int) -> None: ...
+
+
+class Readable(Protocol):
+    """Where changes are read from when they are put in place."""
+
+    def contents(self) -> Iterator[tuple[bytes, Content]]:
+        """Yield at least all that a plan puts in place, by path."""
+        ...
+
+
+# A path that may differ: what it was when the sandbox started, and what stands there now.
+State = tuple[bytes, Mark | None, Standing | None]
+
+
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where the changes come from; enough to read them a second time."""
+    """The trees that changes come from; enough to read them a second time."""
 
     strata: tuple[Stratum, ...]
     skeleton: Skeleton
@@ -76,6 +100,27 @@ class Origin:
     below: bytes
     # With a baseline everything that is there counts, and not what differs from the layers.
     whole: bool
+
+    def contents(self) -> Iterator[tuple[bytes, Content]]:
+        """Yield what there is, to be read."""
+        for path, found in self.scan():
+            if found.now is not None:
+                yield path, found.now
+
+    def states(self, baseline: Baseline | None) -> Iterator[State]:
+        """Yield each path that may differ."""
+        if baseline is None:
+            for path, found in self.scan():
+                if found.change is not None:
+                    past = None if found.past is None else mark_of(found.past)
+                    yield path, past, _standing(found)
+            return
+        gone = set(baseline.marks)
+        for path, found in self.scan():
+            gone.discard(path)
+            yield path, baseline.marks.get(path), _standing(found)
+        for path in sorted(gone, key=path_order):
+            yield path, baseline.marks[path], None
 
     def scan(self) -> Iterator[tuple[bytes, Found]]:
         """Yield what there is, with its path relative to the tree."""
@@ -101,6 +146,10 @@ class Origin:
             )
 
 
+def _standing(found: Found) -> Standing | None:
+    return None if found.now is None else standing_of(found.now)
+
+
 @dataclass(frozen=True, slots=True)
 class Plan:
     """What would happen to `directory`. With conflicts or refusals it is not performed as it is.
@@ -110,7 +159,7 @@ class Plan:
 
     directory: Path
     identity: tuple[int, int]
-    origin: Origin
+    origin: Readable
     steps: tuple[Step, ...]
     conflicts: tuple[Objection, ...]
     refused: tuple[Objection, ...]
@@ -141,35 +190,23 @@ def plan_apply(
     Nothing is written, except that an earlier apply that was interrupted is undone first.
     Attributes and owners are not applied: what is new belongs to the caller.
     """
-    recover(directory)
     origin = Origin(tuple(strata), skeleton, owners, tree_of(below), baseline is not None)
+    return plan_states(origin.states(baseline), directory, origin)
+
+
+def plan_states(states: Iterable[State], directory: Path, origin: Readable) -> Plan:
+    """As `plan_apply`, of what somebody else has compared."""
+    recover(directory)
     host = HostTree(directory)
     try:
         planner = _Planner(host)
         with reading(bytes(directory)):
-            for path, before, now in _states(origin, baseline):
+            for path, before, now in states:
                 planner.consider(path, before, now)
             planner.look_into_removed()
         return planner.plan(directory, origin)
     finally:
         host.close()
-
-
-def _states(
-    origin: Origin, baseline: Baseline | None
-) -> Iterator[tuple[bytes, Mark | None, Entry | None]]:
-    """Yield each path that may differ: what it was when the sandbox started, and what it is."""
-    if baseline is None:
-        for path, found in origin.scan():
-            if found.change is not None:
-                yield path, None if found.past is None else mark_of(found.past), found.now
-        return
-    gone = set(baseline.marks)
-    for path, found in origin.scan():
-        gone.discard(path)
-        yield path, baseline.marks.get(path), found.now
-    for path in sorted(gone, key=path_order):
-        yield path, baseline.marks[path], None
 
 
 class _Planner:
@@ -180,10 +217,10 @@ class _Planner:
         self._refused: list[Objection] = []
         self._refused_trees: set[bytes] = set()
 
-    def consider(self, path: bytes, before: Mark | None, now: Entry | None) -> None:
-        after = None if now is None else mark_of(now)
+    def consider(self, path: bytes, before: Mark | None, now: Standing | None) -> None:
+        after = None if now is None else now.mark
         # Set-id bits are no part of a mark: none was copied in, so the sandbox has set them.
-        if after == before and (now is None or not now.mode & SET_ID):
+        if after == before and (now is None or not now.set_id):
             return
         if now is not None and (why := self._why_refused(path, now)) is not None:
             self._refused.append(Objection(path, why))
@@ -206,7 +243,7 @@ class _Planner:
         if len(self._steps) + len(self._conflicts) + len(self._refused) > MAXIMUM_STEPS:
             raise Exhausted(f"more than {MAXIMUM_STEPS} changes to apply", limit="inodes")
 
-    def _why_refused(self, path: bytes, now: Entry) -> str | None:
+    def _why_refused(self, path: bytes, now: Standing) -> str | None:
         if path.rpartition(b"/")[0] in self._refused_trees:
             return "its directory is refused"
         return why_refused(path, now)
@@ -231,7 +268,7 @@ class _Planner:
                         Objection(path, "the host has it in a directory that would be removed")
                     )
 
-    def plan(self, directory: Path, origin: Origin) -> Plan:
+    def plan(self, directory: Path, origin: Readable) -> Plan:
         def in_order(objections: Iterable[Objection]) -> tuple[Objection, ...]:
             return tuple(sorted(objections, key=lambda each: path_order(each.path)))
 

@@ -5,24 +5,21 @@ from __future__ import annotations
 from cloister.model import links
 from cloister.model.changes import EntryType, escape
 from cloister.store.changes.baseline import STAGING
-from cloister.store.changes.layers import Entry
-from cloister.store.changes.xattrs import CAPABILITY, read_xattrs
-
-SET_ID = 0o6000
+from cloister.store.changes.standing import Standing
 
 
-def why_refused(path: bytes, now: Entry) -> str | None:
+def why_refused(path: bytes, now: Standing) -> str | None:
     """Return why this may not be put on a host; None if it may."""
     if path.split(b"/", 1)[0] == STAGING:
         return "the name is kept for applying itself"
-    if now.type not in (EntryType.FILE, EntryType.DIRECTORY, EntryType.LINK):
-        return f"a {now.type} is not put on the host"
-    if now.type is EntryType.LINK:
-        target = now.read_link()
+    kind, target = now.mark.type, now.mark.target
+    if kind not in (EntryType.FILE, EntryType.DIRECTORY, EntryType.LINK):
+        return f"a {kind} is not put on the host"
+    if kind is EntryType.LINK:
         return f"a link out of the tree, to {escape(target)}" if leads_out(target, path) else None
-    if now.mode & SET_ID:
+    if now.set_id:
         return f"mode {now.mode:04o} would run as its owner or group"
-    if now.type is EntryType.FILE and CAPABILITY in read_xattrs(now):
+    if now.has_capabilities:
         return "it carries capabilities"
     return None
 
