@@ -128,6 +128,66 @@ def test_names_of_one_tenant_are_not_those_of_another(
         assert acme.delete(f"/v1/volumes/{name}").status_code == 204
 
 
+def test_no_endpoint_tells_or_changes_what_another_tenant_has(
+    acme: httpx.Client, globex: httpx.Client
+) -> None:
+    mark = secrets.token_hex(6)
+    name = f"own-{mark}"
+    assert acme.post("/v1/volumes", json={"name": name, "size": "unlimited"}).status_code == 201
+    stored = {"value": "a value of some length", "hosts": ["api.example.org"]}
+    assert acme.put(f"/v1/secrets/OWN_{mark.upper()}", json=stored).status_code == 204
+    disk = {"storage": "disk", "limits": {"disk": "unlimited"}, "label": name}
+    sandbox = created(acme, keep=name, metadata={"mark": mark}, **disk)
+    taken = acme.post(f"/v1/sandboxes/{sandbox}/snapshots", json={"name": name})
+    assert taken.status_code == 201, taken.text
+    snapshot = taken.json()["id"]
+    # What each part of a path may be of acme's, and of nobody's; another part is to be added here.
+    parts = {
+        "{id}": (sandbox, "sb_" + "a" * 26),
+        "{snapshot}": (snapshot, "snap-" + "a" * (len(snapshot) - 5)),
+        "{name}": (name, f"no-{mark}"),
+        "{reference}": (name, f"no-{mark}"),
+        "{reference:path}": (name, f"no-{mark}"),
+        "{number}": ("1000000", "1000001"),
+    }
+    for each in ALL:
+        named = re.findall(r"{[^}]+}", each.path)
+        if "{id}" in named:
+            continue
+        assert set(named) <= set(parts), f"say what is somebody's in {each.path}"
+        path, nobodys = each.path, each.path
+        for part in named:
+            own, none = parts[part]
+            is_secret = "/secrets/" in each.path
+            path = path.replace(part, f"OWN_{mark.upper()}" if is_secret else own)
+            nobodys = nobodys.replace(part, f"NO_{mark.upper()}" if is_secret else none)
+        if each.method == "PUT":
+            continue  # One's own of the same name, which is no harm: the far end is asked below.
+        body = None if each.takes is None else {}
+        if each.path == "/v1/leases":
+            body = {"sandboxes": [sandbox]}
+        answers = [
+            globex.request(each.method, where, json=body)
+            for where in ((path, nobodys) if named else (path,))
+        ]
+        assert len({answer.status_code for answer in answers}) == 1, each.path
+        for answer in answers if not named else ():
+            if each.path != "/v1/leases":
+                for word in (mark, mark.upper(), sandbox, snapshot):
+                    assert word not in answer.text, each.path
+            if each.path in ("/v1/sandboxes", "/v1/run") and each.method == "POST":
+                globex.delete(f"/v1/sandboxes/{answer.json().get('id')}")
+    # The far end: all of it is there, for whom it is.
+    assert acme.get(f"/v1/volumes/{name}").status_code == 200
+    assert acme.get(f"/v1/snapshots/{snapshot}").status_code == 200
+    assert f"OWN_{mark.upper()}" in acme.get("/v1/secrets").text
+    assert acme.get(f"/v1/sandboxes/{sandbox}").json()["state"] == "running"
+    assert acme.delete(f"/v1/sandboxes/{sandbox}/running").status_code == 204
+    assert acme.delete(f"/v1/sandboxes/{sandbox}").status_code == 204
+    assert acme.delete(f"/v1/secrets/OWN_{mark.upper()}").status_code == 204
+    assert acme.delete(f"/v1/volumes/{name}").status_code == 204
+
+
 def test_the_api_describes_every_endpoint(owner: httpx.Client) -> None:
     document = owner.get("/openapi.json").json()
     assert document["openapi"].startswith("3.1")

@@ -36,7 +36,6 @@ from cloister.server.spec import (
 from cloister.server.stored import Stored
 from cloister.server.tenancy import TenantName
 from cloister.server.tokens import Caller
-from cloister.server.traces import egress_spans
 from cloister.server.turns import Turns
 from cloister.server.vault import Vault
 from cloister.server.waking import Waking
@@ -343,8 +342,7 @@ class Fleet:
             notes=dict(row.notes),
         )
         self._residents[wish.tenant, row.id] = resident
-        resident.spans = egress_spans(wish.tenant, row.id)
-        sandbox.witness_traffic(resident.spans)
+        resident.begin_trace()
         self.started += 1
         self._spawn(self._watch(resident))
         return resident
@@ -384,8 +382,7 @@ class Fleet:
             await resident.sandbox.stop()
         finally:
             del self._residents[resident.tenant, resident.id]
-            if resident.spans is not None:
-                resident.spans.close()
+            resident.end_trace()
             self._places.give()
             self.quotas.release(resident.tenant, resident.limits)
             self.stored.changed(resident.tenant)

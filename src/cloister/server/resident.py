@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING
 
 from cloister.model import Limits
 from cloister.sandbox import Sandbox
+from cloister.server.egress_spans import EgressSpans
 from cloister.server.lease import Lease
 from cloister.server.tenancy import TenantName
+from cloister.server.traces import egress_spans
 
 if TYPE_CHECKING:
-    from cloister.server.egress_spans import EgressSpans
     from cloister.server.held import HeldProcess
 
 
@@ -52,7 +53,7 @@ class Resident:
         self.rousing = asyncio.Lock()
         self.processes: dict[str, HeldProcess] = {}
         # What leaves it, for whoever collects traces.
-        self.spans: EgressSpans | None = None
+        self._spans: EgressSpans | None = None
         # Instead of ending it at its deadline.
         self.at_deadline: Callable[[Resident], Awaitable[None]] | None = None
         # It is to end, and nobody finds it any more; then: nothing is left of it.
@@ -81,3 +82,13 @@ class Resident:
             self._timer.cancel()
             self._timer = None
         self.deadline_at = None
+
+    def begin_trace(self) -> None:
+        """Have all that leaves it noted in the trace that is going on, if there is one."""
+        self._spans = egress_spans(self.tenant, self.id)
+        self.sandbox.witness_traffic(self._spans)
+
+    def end_trace(self) -> None:
+        """Nothing leaves it any more."""
+        if self._spans is not None:
+            self._spans.close()
