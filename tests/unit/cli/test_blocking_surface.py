@@ -29,7 +29,7 @@ OF_THE_WIRE |= {"Sandbox.wait_ended", "Sandbox.recording", "Sandbox.why_ended"}
 OF_THE_WIRE |= {"Sandbox.make_process", "Sandbox.record_call", "Process.is_over"}
 OF_THE_WIRE |= {"Sandbox.modules", "Sandbox.call_module", "Sandbox.require_programs"}
 OF_THE_WIRE |= {"Sandbox.warm_modules", "Sandbox.close_modules", "Sandbox.belongs_to"}
-OF_THE_WIRE |= {"Sandbox.owner"}
+OF_THE_WIRE |= {"Sandbox.owner", "Sandbox.witness_traffic"}
 # What a blocking method gives or takes differs from the asynchronous one, and only so.
 DIFFERENT = {
     "Sandbox.dial": "a socket instead of two streams",
