@@ -12,6 +12,7 @@ from e2b.exceptions import (
     AuthenticationException,
     FileNotFoundException,
     InvalidArgumentException,
+    SandboxException,
 )
 from e2b.sandbox.commands.command_handle import CommandExitException
 
@@ -90,6 +91,29 @@ def test_files_are_written_and_read_where_only_root_may(sandbox: Sandbox) -> Non
     # The command itself is still the user's.
     with pytest.raises(CommandExitException):
         sandbox.commands.run("cat /root/kept")
+
+
+def test_root_goes_no_way_that_a_program_inside_has_laid(sandbox: Sandbox) -> None:
+    sandbox.commands.run(
+        "mkdir /etc/own; echo roots > /etc/own/kept; chmod 700 /etc/own", user="root"
+    )
+    sandbox.commands.run("ln -s /etc/own/kept planted; ln -s /etc/own way; ln -s /etc/own /tmp/way")
+    for path in ("way/kept", "/tmp/way/kept", "way/new", "/tmp/way/deep/new"):
+        with pytest.raises(SandboxException):
+            sandbox.files.write(path, "theirs")
+    with pytest.raises(SandboxException):
+        sandbox.files.read("planted")
+    # The user's own to replace: the link goes, and what it led to stays.
+    sandbox.files.write("planted", "theirs")
+    with pytest.raises(SandboxException):
+        sandbox.files.rename("/etc/own/kept", "/tmp/way/moved")
+    found = sandbox.commands.run("cat /etc/own/kept; ls /etc/own", user="root").stdout.split()
+    assert found == ["roots", "kept"]
+    # Named itself, no program can have led there; and a link of root's own is followed.
+    sandbox.commands.run("ln -s own /etc/other", user="root")
+    sandbox.files.write("/etc/own/kept", "asked for")
+    sandbox.files.write("/etc/other/more", "asked for")
+    assert sandbox.files.read("/etc/other/kept") == "asked for"
 
 
 def test_info_tells_what_a_path_is(shared: Sandbox) -> None:

@@ -1,15 +1,17 @@
 """What a user may not do to files, done by the sandbox's root for the user, as E2B's daemon does.
 
-Whoever holds the token of a sandbox may be root in it anyway; programs inside gain nothing.
+Whoever holds the token of a sandbox may be root in it anyway; programs inside gain nothing: root
+goes no way that they could have laid.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable
 from dataclasses import replace
 from typing import TypeVar
 
 from cloister.e2b.people import Person
+from cloister.e2b.roots_way import is_roots_way
 from cloister.errors import CloisterError, FileError
 from cloister.model import NAMED_USERS
 from cloister.sandbox import Sandbox
@@ -27,17 +29,26 @@ while [ ! -e "$place" ]; do missing="$place
 $missing"; place=$(dirname "$place"); done
 [ -n "$missing" ] || exit 3
 mkdir -p "$2"
-printf %s "$missing" | while read -r each; do chown -h "$owner" "$each"; done
+# The lowest first: above it nobody but root can exchange anything yet.
+printf %s "$missing" | tac | while read -r each; do chown -h "$owner" "$each"; done
 """
 
 
-async def or_as_root(person: Person, call: Callable[[Person], Awaitable[Answer]]) -> Answer:
+async def or_as_root(
+    sandbox: Sandbox,
+    paths: Iterable[str],
+    person: Person,
+    call: Callable[[Person], Awaitable[Answer]],
+) -> Answer:
     """Return what a call by a user returns, or, where the user may not, by root."""
     try:
         return await call(person)
     except FileError as error:
         if not is_refused(error, person):
             raise
+        for path in paths:
+            if not await is_roots_way(sandbox, path):
+                raise
         try:
             return await call(replace(person, user=NAMED_USERS["root"]))
         except CloisterError:
@@ -45,7 +56,12 @@ async def or_as_root(person: Person, call: Callable[[Person], Awaitable[Answer]]
 
 
 async def make_directories(sandbox: Sandbox, path: str, person: Person) -> bool:
-    """Make a directory and those above it, all of them the user's; False if it was there."""
+    """Make a directory and those above it, all of them the user's; False if it was there.
+
+    Not below a place that others than root can change.
+    """
+    if not await is_roots_way(sandbox, path):
+        return False
     argv = ["/bin/sh", "-c", _MAKE, "sh", f"{person.user.uid}:{person.user.gid}", path]
     result = await sandbox.run(argv, cwd="/", user=NAMED_USERS["root"], timeout=30)
     return result.ok

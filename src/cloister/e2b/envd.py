@@ -9,7 +9,7 @@ from functools import partial
 from starlette.requests import Request
 from starlette.responses import Response
 
-from cloister.e2b import file_calls, process_calls
+from cloister.e2b import fields, file_calls, process_calls
 from cloister.e2b.answers import answering, empty_answer, error_answer, json_answer
 from cloister.e2b.as_root import or_as_root
 from cloister.e2b.box import Box
@@ -42,6 +42,8 @@ _FILE_CALLS: dict[str, Callable[[Box, Message, Person], Awaitable[Message]]] = {
     "/filesystem.Filesystem/GetWatcherEvents": file_calls.get_watcher_events,
     "/filesystem.Filesystem/RemoveWatcher": file_calls.remove_watcher,
 }
+# The fields of their messages that are paths.
+_PATHS = ("path", "source", "destination")
 _STREAMS: dict[str, Callable[[Box, Request], Awaitable[Response]]] = {
     "/process.Process/Start": process_calls.start,
     "/process.Process/Connect": process_calls.connect,
@@ -101,7 +103,9 @@ async def _answer(box: Box, request: Request) -> Response:
 
 async def _file_call(box: Box, request: Request, path: str, message: Message) -> Message:
     person = await find_person(box.sandbox, named_in(request.headers.get("authorization")))
-    return await or_as_root(person, partial(_FILE_CALLS[path], box, message))
+    named = [fields.text(message, name) for name in _PATHS if name in message]
+    paths = [person.place(each) for each in named]
+    return await or_as_root(box.sandbox, paths, person, partial(_FILE_CALLS[path], box, message))
 
 
 def _require_access(box: Box, request: Request) -> None:

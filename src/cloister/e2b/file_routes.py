@@ -22,6 +22,7 @@ from cloister.e2b.connect import send_until_gone
 from cloister.e2b.metadata import metadata_in, write_metadata
 from cloister.e2b.people import DEFAULT_USER, Person, find_person
 from cloister.e2b.refusal import CallRefused
+from cloister.e2b.roots_way import is_roots_way
 from cloister.e2b.uploads import Part, parts_of
 from cloister.e2b.watches import NEW_FILE, OLD_FILE
 from cloister.errors import CloisterError, FileError
@@ -35,7 +36,8 @@ async def download(box: Box, request: Request) -> Response:
     """Return the content of a file, or a range of it."""
     person = await _person(box, request)
     path = person.place(request.query_params.get("path", ""))
-    return await or_as_root(person, partial(_read, box.sandbox.files, path, request))
+    read = partial(_read, box.sandbox.files, path, request)
+    return await or_as_root(box.sandbox, [path], person, read)
 
 
 async def _read(files: Files, path: str, request: Request, person: Person) -> Response:
@@ -178,6 +180,8 @@ async def _write_for(sandbox: Sandbox, path: str, content: Held, person: Person)
         if await make_directories(sandbox, posixpath.dirname(path), person):
             await sandbox.files.write(path, content.chunks(), user=person.user)
             return
+        if not await is_roots_way(sandbox, path):
+            raise
         await sandbox.files.write(path, content.chunks(), user="root")
         await give(sandbox, path, person)
 
