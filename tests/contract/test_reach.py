@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from cloister import Sandbox
 
 # Each is tried, and told if the kernel answered with anything but a refusal.
@@ -49,3 +51,16 @@ async def test_no_more_of_what_exploits_begin_with_is_in_reach_than_is_said(
     told = set((await sandbox.run(["python3", "-c", PROBE])).check().stdout.splitlines())
     # What is allowed is reached: the probe can tell.
     assert IN_REACH <= told <= (IN_REACH_OF_GVISOR if transport == "gvisor" else IN_REACH)
+
+
+async def test_no_boot_id_tells_that_sandboxes_are_on_one_host() -> None:
+    path = Path("/proc/sys/kernel/random/boot_id")
+    seen = [path.read_text()]
+    async with Sandbox(runtime="namespace", profile="root") as one, Sandbox() as other:
+        for sandbox in (one, other):
+            seen.append((await sandbox.run(["cat", str(path)])).check().stdout)
+        # It stays what it is, and is nobody's to change.
+        assert not (await one.run(f"echo x > {path} || umount {path}", user="root")).ok
+        assert (await one.run(["cat", str(path)])).stdout == seen[1]
+        assert (await one.run(["ls", "-A", "/dev/shm"])).stdout == ""
+    assert len(set(seen)) == 3 and {len(each) for each in seen} == {37}

@@ -18,6 +18,8 @@ from e2b.exceptions import (
 
 from .conftest import envd_headers
 
+BOOT_ID = "/proc/sys/kernel/random/boot_id"
+
 
 class Pointed(Protocol):
     url: str
@@ -114,6 +116,7 @@ def test_a_pause_holds_processes_still_and_a_connect_lets_them_go_on(sandbox: Sa
     count = "while true; do echo x >> /tmp/count; sleep 0.02; done"
     sandbox.commands.run(count, background=True)
     sandbox.commands.run("until test -s /tmp/count; do sleep 0.01; done")
+    boot = sandbox.files.read(BOOT_ID)
     assert sandbox.pause() is True
     assert sandbox.pause() is False
     assert sandbox.is_running() is False
@@ -121,6 +124,7 @@ def test_a_pause_holds_processes_still_and_a_connect_lets_them_go_on(sandbox: Sa
     query = SandboxQuery(state=[SandboxState.PAUSED])
     assert sandbox.sandbox_id in [each.sandbox_id for each in Sandbox.list(query).next_items()]
     again = sandbox.connect()
+    assert again.files.read(BOOT_ID) == boot
     first = again.commands.run("wc -l < /tmp/count").stdout
     time.sleep(0.2)
     assert int(again.commands.run("wc -l < /tmp/count").stdout) > int(first)
@@ -128,6 +132,7 @@ def test_a_pause_holds_processes_still_and_a_connect_lets_them_go_on(sandbox: Sa
 
 def test_a_pause_without_memory_keeps_the_files(sandbox: Sandbox) -> None:
     sandbox.files.write("kept", "on disk")
+    boot = sandbox.files.read(BOOT_ID)
     sandbox.commands.run("sleep 100", background=True)
     assert sandbox.pause(keep_memory=False) is True
     assert sandbox.pause(keep_memory=False) is False
@@ -137,6 +142,7 @@ def test_a_pause_without_memory_keeps_the_files(sandbox: Sandbox) -> None:
     assert again.files.read("kept") == "on disk"
     assert sandbox.files.read("kept") == "on disk", "the old token still opens it"
     assert again.commands.list() == []
+    assert again.files.read(BOOT_ID) != boot
 
 
 def test_a_sandbox_paused_at_its_timeout_goes_on_by_traffic() -> None:

@@ -63,6 +63,8 @@ pub fn expect(what: &str, found: String, wanted: &str) -> io::Result<()> {
     Err(refuse(libc::EPERM, format!("{what} is {found:?}; the plan says {wanted:?}")))
 }
 
+const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
+
 /// Every mount is nosuid; only the devices may be devices; what was asked read-only is.
 fn mounts(plan: &Plan, table: &str) -> io::Result<String> {
     let mut seen = Vec::new();
@@ -77,10 +79,13 @@ fn mounts(plan: &Plan, table: &str) -> io::Result<String> {
                 format!("the mount on {point} allows set-id programs or devices: {options}"),
             ));
         }
-        if (point == "/dev" || point == "/proc/sys") && !has("ro") {
+        if (point == "/dev" || point == "/proc/sys" || point == BOOT_ID) && !has("ro") {
             return Err(refuse(libc::EPERM, format!("the mount on {point} is writable")));
         }
         seen.push(format!("{point}:{}", if has("ro") { "ro" } else { "rw" }));
+    }
+    if !seen.iter().any(|each| each.strip_suffix(":ro") == Some(BOOT_ID)) {
+        return Err(refuse(libc::EPERM, "the boot id is the host's"));
     }
     for mount in &plan.mounts {
         let point = format!("/{}", String::from_utf8_lossy(&mount.target));

@@ -47,7 +47,7 @@ steps! {
     Hostname "hostname" "guest" "set the host name";
     Root "root" "guest" "build the root on a size-limited tmpfs or on its own disk, host directories as read-only layers";
     Devices "devices" "guest" "minimal /dev, own pseudo-terminals, size-limited /dev/shm";
-    Proc "proc" "guest" "mount /proc of its own process namespace, mask what tells about the host";
+    Proc "proc" "guest" "mount /proc of its own process namespace with a boot id of its own, mask what tells about the host";
     Mounts "mounts" "guest" "attach the granted host directories, nosuid and nodev";
     Pivot "pivot" "guest" "make the new root the root; no host path exists after this";
     Join "join" "guest" "enter the control groups, and give up the last of the launcher's identity";
