@@ -75,15 +75,11 @@ async def test_what_is_kept_in_a_machine_is_shown_exported_and_applied_while_nob
         (await sandbox.run("echo two > d/b; ln -s /etc/passwd d/out")).check()
         # Another process asks the one that runs it.
         assert await _cloister("diff", "task", "/workspace/d/b") == "A /workspace/d/b\n"
-    shown = await _cloister("diff", "task", "/workspace", "--since", "first")
-    assert shown.splitlines() == [
-        "C /workspace/d/b  (content)",
-        "A /workspace/d/out -> /etc/passwd",
-    ]
     written = str(tmp_path / "out.tar")
-    await _cloister("export", "task", "--as", "tar", "--below", "/workspace", "-o", written)
+    since = ("--since", "first", "--below", "/workspace")
+    await _cloister("export", "task", "--as", "tar", *since, "-o", written)
     with tarfile.open(written) as archive:
-        assert {each.name.strip("/") for each in archive} >= {"d", "d/b", "d/c", "d/out"}
+        assert {each.name.strip("/") for each in archive} == {"d", "d/b", "d/out"}
         content = archive.extractfile("d/b")
         assert content is not None and content.read() == b"two\n"
     await _cloister("apply", "task", str(host), "--yes", "--skip-refused")

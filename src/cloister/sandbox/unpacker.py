@@ -8,6 +8,7 @@ from pathlib import Path
 
 from cloister.errors import CannotEnforce
 from cloister.model import UNLIMITED, Limits, Profile
+from cloister.node import Node
 from cloister.policy import Policy
 from cloister.runtime.ground import Ground, GroundVolume
 from cloister.runtime.namespace.ids import STORE_SLICE
@@ -41,13 +42,20 @@ class _Workplace(Sandbox):
     """A sandbox without network that sees one directory of the store, and may write there."""
 
     def __init__(self, directory: Path, limits: Limits) -> None:
-        super().__init__(Policy(profile=Profile.ROOT, limits=limits), label="unpack")
+        super().__init__(_on_this_host(Policy(profile=Profile.ROOT, limits=limits)), label="unpack")
         self._directory = directory
         self._amend = _with_program
 
     async def start_guest(self, ground: Ground) -> None:
         shown = GroundVolume(os.path.realpath(self._directory), LAYER, True)
         await super().start_guest(dataclasses.replace(ground, volumes=(shown,)))
+
+
+def _on_this_host(policy: Policy) -> Policy:
+    """Name a wall through which a directory of the host can be written to; a machine has none."""
+    if Node.current().runtime_for(policy).name == "microvm":
+        return policy.replace(runtime="namespace")
+    return policy
 
 
 def _with_program(plan: Plan) -> Plan:
