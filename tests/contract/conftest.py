@@ -37,6 +37,7 @@ OF_THE_HOST = {
     "test_everything_inside_ends_with_it",
     "test_a_cancelled_stop_still_ends_it",
     "test_the_death_of_the_guest_is_told",
+    "test_a_guest_that_was_lost_unheard_is_told_to_who_asks_it_next",
     "test_a_step_that_fails_is_named_and_leaves_nothing",
     "test_a_live_sandbox_is_on_record_by_its_label",
     "test_the_posture_is_what_was_planned",

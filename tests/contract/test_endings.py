@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from cloister import Limits, Reason, RequestError, Sandbox
+from cloister import GuestGone, Limits, Reason, RequestError, Sandbox
 
 # A daemon as daemons are made: forked twice, in a session of its own, deaf to polite signals.
 # It and its parent hold a lock each; whoever gets both locks knows that both are gone.
@@ -210,3 +210,17 @@ async def test_a_forking_tree_is_ended_by_its_timeout(make) -> None:
         result = await sandbox.run(["python3", "-c", bomb], timeout=2)
         assert result.reason is Reason.TIMEOUT
         assert (await sandbox.run("echo well")).stdout == "well\n"
+
+
+async def test_a_guest_that_was_lost_unheard_is_told_to_who_asks_it_next(make) -> None:
+    async with make() as sandbox:
+        link = sandbox._running().link
+        # As one that is killed in the middle of its start: whom to tell is not known yet.
+        link.on_lost = lambda error: None
+        link.fail(GuestGone("the guest closed its end", reason="gone"))
+        async with asyncio.timeout(30):
+            for ask in (sandbox.run, sandbox.start):
+                with pytest.raises(GuestGone):
+                    await ask(["true"])
+            with pytest.raises(GuestGone):
+                await sandbox.files.read("/etc/passwd")

@@ -107,8 +107,6 @@ class Process:
             self._on_end = self._record(command)
         if tell:
             self._started = self._loop.create_future()
-        link.listen(self._id, self)
-        passed = self._open_streams()
         frame = encode_start(
             self._id,
             uid=command.user.uid,
@@ -120,8 +118,14 @@ class Process:
             argv=command.argv,
             env=command.env,
         )
+        passed = self._open_streams()
         try:
+            link.listen(self._id, self)
             link.send(frame, passed)
+        except CloisterError as error:
+            # The guest was lost before it was asked: nothing more will be heard of this.
+            self._fail(error)
+            raise
         finally:
             for fd in passed:
                 os.close(fd)

@@ -281,9 +281,10 @@ class Sandbox(Elsewhere, Stateful, Permitting, Observed, Moduled, Dialled, Belon
         process = self._process(command, cwd, env, user, None, stdin=data is not None)
         self.enter()
         try:
-            process.begin(tell=False, timeout_s=timeout_s)
-            feeder = None if data is None else asyncio.create_task(feed(process, data))
+            feeder = None
             try:
+                process.begin(tell=False, timeout_s=timeout_s)
+                feeder = None if data is None else asyncio.create_task(feed(process, data))
                 result = await process.capture(kept_bytes)
             except GuestGone as error:
                 raise self._why_gone(error) from None

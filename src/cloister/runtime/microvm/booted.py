@@ -79,7 +79,7 @@ class BootedMachines:
         plan: MachinePlan,
         shape: Shape,
         layers: Sequence[Path],
-        within_s: float = _BOOT_S,
+        within_s: float | None = None,
         *,
         own_ids: bool = False,
     ) -> None:
@@ -116,7 +116,7 @@ class BootedMachines:
                 lambda plan, posture: None,
                 (memory, image, first, *disks),
                 template.configuration_letter(),
-                within_s,
+                _BOOT_S if within_s is None else within_s,
                 _at_once,
             )
             try:

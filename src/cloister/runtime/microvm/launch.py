@@ -70,7 +70,13 @@ async def launch_machine(
                 silent=silent,
                 opening=[*first, *((b"\0", some) for some in handed), *told],
             )
-            guest = await _both(standing, begin(monitor, desk))
+
+            def handed_over() -> None:
+                # Theirs alone from here on: the end of QEMU is the end of both lines.
+                theirs.close()
+                their_desk.close()
+
+            guest = await _both(launching, standing, begin(monitor, desk), handed_over)
         guest.monitor, guest.desk = monitor, desk
         if outlet is not None:
             outlet.lead(guest)
@@ -89,16 +95,23 @@ async def launch_machine(
 
 
 async def _both(
-    launching: Coroutine[Any, Any, MicrovmGuest], beginning: Coroutine[Any, Any, None]
+    launching: NamespaceRuntime,
+    standing: Coroutine[Any, Any, MicrovmGuest],
+    beginning: Coroutine[Any, Any, None],
+    on_standing: Callable[[], None],
 ) -> MicrovmGuest:
     """Return the guest; what goes wrong with either ends both."""
-    tasks = (asyncio.create_task(launching), asyncio.create_task(beginning))
+    tasks = (asyncio.create_task(standing), asyncio.create_task(beginning))
+    tasks[0].add_done_callback(lambda _: on_standing())
     try:
         await asyncio.gather(*tasks)
     except BaseException:
         for task in tasks:
             task.cancel()
         await asyncio.wait(tasks)
+        if not tasks[0].cancelled() and tasks[0].exception() is None:
+            # It stood before it was lost, and nobody else knows of it.
+            await asyncio.shield(launching.end(tasks[0].result()))
         failed = [task.exception() for task in tasks if not task.cancelled()]
         if not tasks[0].cancelled() and tasks[0].exception() is not None:
             # The launcher's word on what went wrong says more than the silence of QEMU.

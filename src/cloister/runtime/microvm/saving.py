@@ -46,7 +46,7 @@ async def checkpoint(launching: NamespaceRuntime, guest: MicrovmGuest, files: Pa
             await template.save(guest.monitor, state.fileno())
         (files / "accelerator").write_text(guest.posture.facts["wall_platform"])
         await asyncio.to_thread(write_pages, guest.pid, guest.began_from, files / "memory")
-    except BaseException:
+    except BaseException as error:
         shutil.rmtree(files, ignore_errors=True)
         if on_lost is not None:
             launching.hand_over(guest, guest.id, on_lost)
@@ -58,6 +58,8 @@ async def checkpoint(launching: NamespaceRuntime, guest: MicrovmGuest, files: Pa
             # QEMU did not outlive it, and nobody has been told.
             if on_lost is not None:
                 on_lost(gone)
+            if isinstance(error, Exception):
+                raise gone from error
         raise
     guest.link_stays = True
     return Memory(files, guest.link.new_id(), link=guest.link)
