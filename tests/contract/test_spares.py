@@ -175,6 +175,18 @@ async def test_giving_up_on_a_spare_that_is_not_ready_ends_it() -> None:
     assert await pid_of_one()
 
 
+async def test_the_end_of_a_spare_that_is_cancelled_before_it_begins_holds_nobody_up() -> None:
+    await make_spare()
+    keeper = Node.current()._runtimes["namespace"]._spare
+    keeper._let_go()
+    # As asyncio.run() does to whatever there is, and has the node closed after that.
+    keeper._ending.cancel()
+    async with asyncio.timeout(DEADLINE_S):
+        await Node.current().end_spares()
+        await Node.current().close()
+    assert guests() == []
+
+
 async def test_a_person_can_have_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(SETTING, "0")
     for _ in range(3):

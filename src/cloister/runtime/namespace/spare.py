@@ -45,6 +45,7 @@ class Spare:
         self._plan: Plan | None = None
         self._launching: asyncio.Task[NamespaceGuest] | None = None
         self._clock: asyncio.TimerHandle | None = None
+        # Asked whether it is done, never told: one that is cancelled before it began tells nobody.
         self._ending: asyncio.Task[None] | None = None
 
     def plan_for(self, room: Room) -> Plan | None:
@@ -102,13 +103,14 @@ class Spare:
         """Have none, and make none before another sandbox is started; return when it is gone."""
         self._model = self._last = None
         self._let_go()
-        while self._ending is not None:
-            await asyncio.wait([self._ending])
+        while (ending := self._ending) is not None and not ending.done():
+            await asyncio.wait([ending])
 
     def _make(self) -> None:
         self._clock = None
         model, self._model = self._model, None
-        plan = None if model is None or self._ending is not None else self._another(model)
+        is_ending = self._ending is not None and not self._ending.done()
+        plan = None if model is None or is_ending else self._another(model)
         if plan is not None:
             self._plan = plan
             self._launching = asyncio.get_running_loop().create_task(self._launch(plan))
@@ -126,8 +128,6 @@ class Spare:
         except CloisterError:
             # It was not to be had, or is gone; whoever asks for one is told why.
             return
-        finally:
-            self._ending = None
 
     def _set_clock(self, after_s: float, then: Callable[[], None]) -> None:
         self._stop_clock()
