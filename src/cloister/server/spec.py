@@ -203,6 +203,12 @@ def _volume(mount: VolumeMount, names: Names) -> VolumeMount:
     return VolumeMount(names.stored(mount.name, "volume name"), mount.target, mount.mode)
 
 
+_COUNTED = (
+    "the owner has bytes counted with `cloister setup storage`, or lets tenants write without a "
+    "limit with unlimited_disk = true in the server's settings"
+)
+
+
 def limits_of(spec: SandboxSpec, before: Limits, caller: Caller, settings: Settings) -> Limits:
     """Return the limits that a new sandbox has."""
     named = dict(spec.limits or {})
@@ -220,8 +226,9 @@ def limits_of(spec: SandboxSpec, before: Limits, caller: Caller, settings: Setti
         needed = ("memory", "cpus") if settings.unlimited_disk else ("memory", "cpus", "disk")
         for name in needed:
             if getattr(limits, name) is None:
+                move = "name a number" if name != "disk" else _COUNTED
                 raise ScopeMissing(
-                    f"limits.{name} is unlimited; only a token of the role admin may set that",
+                    f"limits.{name} is unlimited, which only the server's owner may have; {move}",
                     scope="admin",
                 )
     return limits

@@ -63,7 +63,11 @@ class Caller:
     def require(self, scope: str) -> None:
         """Refuse what the token does not allow; to write includes to read."""
         if not self.allows(scope):
-            raise ScopeMissing(f"this token lacks the scope {scope}", scope=scope)
+            raise ScopeMissing(
+                f"this token lacks the scope {scope}; `cloister token create --scope {scope}` on "
+                "the server makes one that has it",
+                scope=scope,
+            )
         if scope.partition(":")[0] not in _OF_ONE_SANDBOX:
             self.require_any_sandbox()
 
