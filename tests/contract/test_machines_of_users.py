@@ -25,6 +25,9 @@ async def test_an_ordinary_users_machine_stands_is_saved_and_forked_or_is_refuse
     async with Sandbox(smallest(), storage="disk") as sandbox:
         assert sandbox.posture.facts["wall"] == "microvm"
         assert (await sandbox.run(COMMAND)).ok
+        await sandbox.files.write("/workspace/said", "by it\n")
+        (change,) = await sandbox.diff("/workspace")
+        assert (change.path, change.size, change.uid) == (b"/workspace/said", 6, change.gid)
         taken = await sandbox.snapshot("running", memory=True)
         async with Sandbox.fork(taken.id, count=1) as (child,):
             assert (await child.run(COMMAND)).ok

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -41,9 +42,20 @@ class Comparing:
         from cloister.runtime.microvm.reading import copied_disk
 
         sandbox, ground = self._sandbox, self.workspace.ground
-        async with self._standing_still():
-            copy = await to_the_end(copied_disk(sandbox.guest))
-        return self._compared(await self._brought_out.now(sandbox.policy, ground, copy))
+        held: list[int] = []
+
+        async def copy() -> None:
+            held.append(await copied_disk(sandbox.guest))
+
+        try:
+            async with self._standing_still():
+                await to_the_end(copy())
+        except BaseException:
+            # Whoever was cancelled has waited for it, and nobody else closes it.
+            for fd in held:
+                os.close(fd)
+            raise
+        return self._compared(await self._brought_out.now(sandbox.policy, ground, held[0]))
 
     def compared(self) -> tuple[tuple[Stratum, ...], Skeleton, Owners]:
         """Return what there is to compare, of the sandbox as it runs."""
