@@ -163,3 +163,30 @@ def test_a_server_that_sends_more_or_less_than_was_planned_is_not_believed(
         with (tmp_path / "target").open("w+b") as target:
             content.copy_to(target.fileno(), 4)
             assert (path, target.read()) == (b"file", b"\0abc")
+
+
+def test_what_is_said_to_be_applied_fills_no_more_than_what_may_be_copied_in(
+    acme: httpx.Client,
+) -> None:
+    keep = {"keep": f"task-{os.urandom(4).hex()}", "limits": {"disk": "unlimited"}}
+    place = f"/v1/sandboxes/{acme.post('/v1/sandboxes', json=keep).json()['id']}"
+    try:
+        assert acme.put(f"{place}/copied?path=/workspace", content=b"").status_code == 204
+        answers = [
+            acme.post(f"{place}/apply/done", content=_links(number), timeout=120).status_code
+            for number in range(3)
+        ]
+        # Each is less than the bound, and together they are more.
+        assert answers == [204, 204, 400]
+    finally:
+        acme.delete(place)
+        acme.delete(place)
+
+
+def _links(number: int) -> bytes:
+    """Steps of 24 MiB, with other paths for each number."""
+    after = Mark(EntryType.LINK, 0, target=b"t" * 2**20).to_json()
+    return b"".join(
+        json.dumps({"path": f"{number}-{each}", "after": after}).encode() + b"\n"
+        for each in range(24)
+    )

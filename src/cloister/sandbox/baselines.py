@@ -141,7 +141,12 @@ def copied(store: Store, name: str) -> Snapshot | None:
 
 
 def renew(store: Store, name: str, target: str, baseline: Baseline, done: Collection[Step]) -> None:
-    """Say after an apply what the host has now: what it was given, and else what it had."""
+    """Say after an apply what the host has now."""
+    write(store, name, target, renewed(baseline, done).lines())
+
+
+def renewed(baseline: Baseline, done: Collection[Step]) -> Baseline:
+    """Return what the host has after an apply: what it was given, and else what it had."""
     from cloister.store.changes import Baseline
 
     marks = dict(baseline.marks)
@@ -153,7 +158,7 @@ def renew(store: Store, name: str, target: str, baseline: Baseline, done: Collec
             marks.pop(step.path, None)
         else:
             marks[step.path] = step.after
-    write(store, name, target, Baseline(marks).lines())
+    return Baseline(marks)
 
 
 def hand_on(store: Store, name: str, fork: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -22,6 +22,7 @@ from cloister.server.exports import Compared, piped
 from cloister.server.resident import Resident
 from cloister.server.routes.files import streamed
 from cloister.server.shelves import ask_store
+from cloister.server.tenancy import TenantName
 from cloister.store.changes import Baseline, Mark, Step
 from cloister.store.changes.plan import Origin
 from cloister.store.changes.stratum import tree_of
@@ -31,6 +32,7 @@ from cloister.store.changes.told import read_steps, state_lines, write_contents
 _MOST_BYTES = 64 * 2**20
 _MOST_COPIES = 16
 _MOST_DIRECTORY = 4096
+_turns: dict[TenantName, asyncio.Semaphore] = {}
 
 
 class CopyQuery(msgspec.Struct, forbid_unknown_fields=True):
@@ -54,21 +56,27 @@ class ContentQuery(ApplyQuery):
 async def _copied(call: Call) -> None:
     name, query = _kept(call.resident()), call.query(CopyQuery)
     path = parse_absolute_path(query.path, "path")
-    data = await call.read(_MOST_BYTES)
-    await asyncio.to_thread(Baseline.read, data.splitlines())
-    await ask_store(lambda store: _write(store, name, path, data))
+    async with _turn(call):
+        data = await call.read(_MOST_BYTES)
+        await asyncio.to_thread(Baseline.read, data.splitlines())
+        await ask_store(lambda store: _write(store, name, path, [data]))
 
 
-def _write(store: Any, name: str, path: str, data: bytes) -> None:
+def _turn(call: Call) -> asyncio.Semaphore:
+    """Return what has a tenant send such large bodies one after the other: all is in memory."""
+    return _turns.setdefault(call.caller.tenant, asyncio.Semaphore())
+
+
+def _write(store: Any, name: str, path: str, lines: Sequence[bytes]) -> None:
     place = baselines.place_of(store, name, path)
     beside = [each for each in place.parent.glob("*.jsonl") if each != place]
-    held = sum(each.stat().st_size for each in beside)
-    if len(beside) >= _MOST_COPIES or held + len(data) > _MOST_BYTES:
+    held = sum(each.stat().st_size for each in beside) + sum(map(len, lines))
+    if len(beside) >= _MOST_COPIES or held > _MOST_BYTES:
         raise RequestError(
             f"of a sandbox {_MOST_COPIES} copies and {_MOST_BYTES} bytes are remembered for apply; "
             "copy fewer or smaller directories"
         )
-    baselines.write(store, name, path, [data])
+    baselines.write(store, name, path, lines)
 
 
 async def _forget(call: Call) -> None:
@@ -148,16 +156,23 @@ def _origin(compared: Compared, below: str, is_whole: bool) -> Origin:
 async def _done(call: Call) -> None:
     resident = call.resident()
     below = parse_absolute_path(call.query(ApplyQuery).below, "below")
-    steps, name = await _steps(call), _kept(resident)
-    baseline = await _baseline(resident, below)
-    if baseline is not None:
-        known = baseline
-        await ask_store(lambda store: baselines.renew(store, name, below, known, steps))
+    name, steps = _kept(resident), await _steps(call)
+    async with _turn(call):
+        baseline = await _baseline(resident, below)
+        if baseline is not None:
+            lines = await asyncio.to_thread(_renewed, baseline, steps)
+            # Within the bounds of what is copied in: it is the client that says what was done.
+            await ask_store(lambda store: _write(store, name, below, lines))
+
+
+def _renewed(baseline: Baseline, steps: list[Step]) -> list[bytes]:
+    return list(baselines.renewed(baseline, steps).lines())
 
 
 async def _steps(call: Call) -> list[Step]:
-    data = await call.read(_MOST_BYTES)
-    return await asyncio.to_thread(lambda: list(read_steps(_lines(data))))
+    async with _turn(call):
+        data = await call.read(_MOST_BYTES)
+        return await asyncio.to_thread(lambda: list(read_steps(_lines(data))))
 
 
 def _lines(data: bytes) -> Iterator[bytes]:
