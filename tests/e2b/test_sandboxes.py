@@ -159,6 +159,21 @@ def test_a_sandbox_paused_at_its_timeout_goes_on_by_traffic() -> None:
         sandbox.kill()
 
 
+def test_a_sandbox_that_is_to_forget_its_memory_at_its_timeout_does() -> None:
+    lifecycle = {"on_timeout": {"action": "pause", "keep_memory": False}}
+    sandbox = Sandbox.create(timeout=300, lifecycle=lifecycle)
+    try:
+        sandbox.files.write("kept", "on disk")
+        boot = sandbox.files.read(BOOT_ID)
+        sandbox.set_timeout(0)
+        assert sandbox.get_info().state is SandboxState.PAUSED
+        again = sandbox.connect()
+        assert again.files.read("kept") == "on disk"
+        assert again.files.read(BOOT_ID) != boot
+    finally:
+        sandbox.kill()
+
+
 @pytest.mark.parametrize(
     ("port", "path", "headers"),
     [

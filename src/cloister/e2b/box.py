@@ -21,6 +21,8 @@ class Terms:
 
     template: str
     is_paused_at_end: bool = False
+    # Of a pause at its end: whether programs and their memory are given up.
+    forgets_memory: bool = False
     is_resumed_by_traffic: bool = False
     is_open_to_traffic: bool = True
     masked_host: str | None = None

@@ -32,7 +32,10 @@ def arrange(desk: Desk, resident: Resident) -> None:
 
         async def hold(resident: Resident) -> None:
             try:
-                await hold_still(desk, resident)
+                if desk.boxes.of(resident).terms.forgets_memory:
+                    await desk.asleep.put(resident)
+                else:
+                    await hold_still(desk, resident)
             except CloisterError:
                 # What cannot be held still must not run for ever either.
                 await desk.house.fleet.end(resident.tenant, resident.id, "it reached its timeout")

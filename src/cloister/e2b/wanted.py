@@ -65,7 +65,14 @@ async def read_wanted(fleet: Fleet, caller: Caller, body: Mapping[str, Any]) -> 
         spec.template = base
         return Wanted(spec, terms, None, is_own=False)
     if base in OWN_TEMPLATES:
-        return Wanted(await _own(fleet, spec, network), terms, None, is_own=True)
+        own = await _own(fleet, spec, network)
+        if terms.forgets_memory and (own.policy or {}).get("storage") == "memory":
+            raise CallRefused(
+                "failed_precondition",
+                "autoPauseMemory is false, and files are in memory here; the server's owner can "
+                "give it disks (`cloister setup storage`)",
+            )
+        return Wanted(own, terms, None, is_own=True)
     try:
         snapshot = await fleet.shelves.snapshot(caller.tenant, base)
     except (NotFound, RequestError):
@@ -76,13 +83,15 @@ async def read_wanted(fleet: Fleet, caller: Caller, body: Mapping[str, Any]) -> 
 def _terms(body: Mapping[str, Any], network: NetworkRules) -> Terms:
     pauses = fields.flag(body, "autoPause")
     resumes = fields.flag(fields.table(body, "autoResume"), "enabled")
-    if fields.optional_flag(body, "autoPauseMemory") is False and (resumes or not pauses):
+    forgets = fields.optional_flag(body, "autoPauseMemory") is False
+    if forgets and (resumes or not pauses):
         raise CallRefused(
             "invalid_argument", "autoPauseMemory is false; that needs autoPause and no autoResume"
         )
     return Terms(
         template=fields.text(body, "templateID") or BASE,
         is_paused_at_end=pauses,
+        forgets_memory=forgets,
         is_resumed_by_traffic=resumes,
         is_open_to_traffic=network.is_open_to_traffic,
         masked_host=network.masked_host,
