@@ -127,6 +127,8 @@ async def _bring_out(store: Store, policy: Policy, ground: Ground, copy: int) ->
     """Read a copy of a disk, which is closed here."""
     try:
         size = os.fstat(copy).st_size
+        # What was brought out for somebody who was killed is as large as this will be.
+        await asyncio.to_thread(store.sweep_disks)
         name = f"read-{secrets.token_hex(8)}"
         made = await asyncio.to_thread(lambda: store.disks.create(name, limit_bytes=None))
         try:
