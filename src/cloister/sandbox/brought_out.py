@@ -40,7 +40,8 @@ class Brought:
         self._store = store
         self._now: list[Disk] = []
         self._then: dict[str, Disk] = {}
-        self._turn = asyncio.Lock()
+        # Held by whoever calls `now`.
+        self.turn = asyncio.Lock()
 
     async def now(self, policy: Policy, ground: Ground, copy: int) -> Disk:
         """Return what is on a copy of the disk of the running machine, which is closed here."""
@@ -52,7 +53,7 @@ class Brought:
 
     async def then(self, snapshot: Snapshot) -> tuple[Path, ...]:
         """Return where a snapshot can be looked at; it does not change any more."""
-        async with self._turn:
+        async with self.turn:
             if snapshot.id not in self._then:
                 while len(self._then) >= _MOST_HELD:
                     await self._remove(self._then.pop(next(iter(self._then))))

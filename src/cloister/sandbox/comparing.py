@@ -39,6 +39,11 @@ class Comparing:
         """Return what there is to compare, brought out first where it is on a machine's disk."""
         if not self._is_machine:
             return self.compared()
+        # However many ask at once: each takes a copy of the disk and a machine that reads it.
+        async with self._brought_out.turn:
+            return self._compared(await self._bring_out())
+
+    async def _bring_out(self) -> Disk:
         from cloister.runtime.microvm.reading import copied_disk
 
         sandbox, ground = self._sandbox, self.workspace.ground
@@ -55,7 +60,7 @@ class Comparing:
             for fd in held:
                 os.close(fd)
             raise
-        return self._compared(await self._brought_out.now(sandbox.policy, ground, held[0]))
+        return await self._brought_out.now(sandbox.policy, ground, held[0])
 
     def compared(self) -> tuple[tuple[Stratum, ...], Skeleton, Owners]:
         """Return what there is to compare, of the sandbox as it runs."""
