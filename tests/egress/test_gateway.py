@@ -57,6 +57,23 @@ print(s.recv(100), flush=True)
     assert traffic.reached[1].error is None
 
 
+async def test_a_killed_gateway_comes_back_on_a_node_that_was_closed_before(
+    web: Any, sandbox_to: Make
+) -> None:
+    await Node.current().close()
+    async with sandbox_to(f"web.test:{web.port}") as sandbox:
+        gateway = Node.current().gateway
+        first = gateway.pid
+        assert first is not None
+        os.kill(first, signal.SIGKILL)
+        async with asyncio.timeout(60):
+            while gateway.pid in (None, first):
+                await asyncio.sleep(0.01)
+            await gateway.wait_ready()
+        asked = await sandbox.run(f"curl -sS http://web.test:{web.port}/hello", timeout=60)
+        assert asked.stdout == "hello from outside\n", asked.stderr
+
+
 async def test_a_gateway_that_is_killed_again_and_again_comes_back(
     web: Any, sandbox_to: Make
 ) -> None:

@@ -100,6 +100,8 @@ class GatewayKeeper:
 
     def begin(self) -> None:
         """Start the gateway if it does not run; `wait_ready` says what came of it."""
+        # Whoever was closed and is used again has to be back when it is killed, as ever.
+        self._closed = False
         if self._process is not None or self._restarting is not None:
             return
         missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
