@@ -19,7 +19,7 @@ from cloister.node.templates import TemplateRecord, Templates, split_reference
 from cloister.policy import Policy, read_policy
 from cloister.sandbox import baselines
 from cloister.server.records import Records
-from cloister.server.spec import SandboxSpec
+from cloister.server.spec import SandboxSpec, require_nothing_lent
 from cloister.server.tenancy import OWNER, Names, TenantName
 from cloister.store import KeptSandbox, Snapshot, Store, Volume
 from cloister.store.place import state_directory
@@ -56,7 +56,7 @@ class Shelves:
         if spec.template is not None:
             template = await self.template(tenant, spec.template)
             spec = msgspec.structs.replace(spec, template=template.reference)
-            before = template.policy.limits
+            before = _stood_on(tenant, spec, template.policy)
         if spec.image is not None:
             image = await self.image(tenant, spec.image)
             spec = msgspec.structs.replace(spec, image=image.digest)
@@ -69,7 +69,7 @@ class Shelves:
         if spec.keep is not None:
             for kept in await self.kept(tenant):
                 if kept.name == Names(tenant).stored(spec.keep, "keep"):
-                    before = read_policy(json.loads(kept.policy), "kept").limits
+                    before = _stood_on(tenant, spec, read_policy(json.loads(kept.policy), "kept"))
         return Resolved(spec, before, template)
 
     async def kept(self, tenant: TenantName) -> list[KeptSandbox]:
@@ -202,6 +202,13 @@ class Shelves:
         name, _ = split_reference(reference)
         stored = Names(tenant).stored(name, "template") + reference.removeprefix(name)
         await ask_store(lambda store: Templates(store).remove(stored))
+
+
+def _stood_on(tenant: TenantName, spec: SandboxSpec, policy: Policy) -> Limits:
+    """Return the limits of what a spec stands on, if the spec may change what it does of it."""
+    if spec.egress is not None:
+        require_nothing_lent(policy, tenant)
+    return policy.limits
 
 
 def shown_template(tenant: TenantName, name: str) -> str:

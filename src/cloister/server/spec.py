@@ -19,8 +19,9 @@ from cloister.policy import (
     parse_table,
     read_policy,
 )
+from cloister.policy.secrets import Source
 from cloister.server.settings import Settings
-from cloister.server.tenancy import OWNER, Names
+from cloister.server.tenancy import OWNER, Names, TenantName
 from cloister.server.tokens import Caller, Role
 
 # What says nothing about the host. A key that is not here, such as one of a later release, is
@@ -148,6 +149,7 @@ def require_may_change_egress(policy: Policy, caller: Caller) -> None:
     """Refuse whoever may be held to a way out, or to a person's answers, to replace it."""
     # A token for one sandbox may be inside it.
     caller.require_any_sandbox()
+    require_nothing_lent(policy, caller.tenant)
     egress = policy.egress
     effects = [each.first_use for each in policy.secrets]
     if egress is not None:
@@ -155,6 +157,16 @@ def require_may_change_egress(policy: Policy, caller: Caller) -> None:
         effects += [] if egress.budget is None else [egress.budget.over]
     if Effect.ASK in effects:
         caller.require("approvals:write")
+
+
+def require_nothing_lent(policy: Policy, tenant: TenantName) -> None:
+    """Refuse a tenant another way out than that with which the owner lends a secret of the host."""
+    if tenant != OWNER and any(each.source is not Source.TENANT for each in policy.secrets):
+        raise ScopeMissing(
+            "it uses secrets of the server's owner, who says by its rules what they are for; "
+            "leave egress as it is",
+            scope="admin",
+        )
 
 
 def _policy(tables: dict[str, Any], caller: Caller, names: Names, settings: Settings) -> Policy:

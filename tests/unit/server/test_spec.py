@@ -54,3 +54,14 @@ def test_who_answers_no_questions_does_not_take_them_away(asks: dict[str, Any]) 
         require_may_change_egress(policy, usual)
     require_may_change_egress(policy, answering)
     require_may_change_egress(read_policy({"egress": {"allow": ["a.example"]}}, "policy"), usual)
+
+
+def test_a_tenant_does_not_change_the_way_out_of_what_uses_the_owners_secrets() -> None:
+    def lending(source: str) -> Policy:
+        secret = {"from": source, "hosts": ["a.example"], "header": "authorization"}
+        return read_policy({"egress": {"allow": ["a.example"]}, "secrets": {"T": secret}}, "policy")
+
+    with pytest.raises(ScopeMissing, match="owner"):
+        require_may_change_egress(lending("env:TOKEN"), ACME)
+    require_may_change_egress(lending("tenant:TOKEN"), ACME)
+    require_may_change_egress(lending("env:TOKEN"), OWNER_CALLER)
