@@ -24,7 +24,7 @@ if [ "$#" -eq 0 ] && [ "$(id -u)" -eq 0 ] && command -v qemu-system-x86_64 >/dev
     EGRESS_WALL=microvm "$python" -m pytest -q --timeout=900 tests/egress
     STATE_WALL=microvm "$python" -m pytest -q --timeout=900 tests/state -k "not btrfs"
     SERVER_WALL=microvm "$python" -m pytest -q --timeout=900 \
-        tests/server/test_{approvals,command_line,every_endpoint,exports,leases,links}.py \
+        tests/server/test_{approvals,command_line,every_endpoint,leases,links}.py \
         tests/server/test_{port_sockets,processes,remote,restart,sandboxes,secrets}.py \
         tests/server/test_{shares,state,stored,traces}.py
 fi
