@@ -10,10 +10,17 @@ from pathlib import Path
 import pytest
 
 from cloister import Limits, Mount, RequestError, Sandbox
-from cloister.node import Node
+from cloister.node import Node, list_records
 from cloister.runtime.namespace import spare
 from cloister.runtime.namespace.spare import AGE_S, SETTING
-from cloister.verify.resources import count_resources, descendants, launcher_pids, wait_baseline
+from cloister.verify import resources
+from cloister.verify.resources import (
+    count_resources,
+    descendants,
+    launcher_pids,
+    wait_baseline,
+    wait_settled,
+)
 
 OTHER = Limits(memory="64MiB", pids=16, disk="8MiB")
 DEADLINE_S = 20.0
@@ -136,10 +143,21 @@ async def test_nobody_comes_and_nothing_is_left(monkeypatch: pytest.MonkeyPatch)
     pidfd = os.pidfd_open(await make_spare())
     await wait_ended(pidfd)
     assert asyncio.get_running_loop().time() - began >= AGE_S
-    async with asyncio.timeout(DEADLINE_S):
-        while left := count_resources().more_than(baseline):
-            await asyncio.sleep(0.02)
-    assert not left
+    assert not await wait_settled(baseline, DEADLINE_S)
+
+
+async def test_what_is_counted_first_has_the_record_of_what_has_just_begun(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # As on a machine on which one look takes longer than the node lets a record wait.
+    monkeypatch.setattr(resources, "_STEADY_S", 0.0)
+    monkeypatch.setattr(resources, "_STEADY_LOOKS", 0)
+    async with Sandbox() as sandbox:
+        monkeypatch.setattr(resources, "_LOOK_AGAIN_S", 0.0)
+        baseline = await wait_baseline()
+        assert sandbox.id in [record.id for record in list_records()]
+        assert count_resources().runtime_files == baseline.runtime_files
+    assert sandbox.id not in [record.id for record in list_records()]
 
 
 async def test_a_spare_that_was_killed_is_not_given() -> None:

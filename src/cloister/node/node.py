@@ -73,7 +73,7 @@ class Node:
         # The next fork of what is forked again and again.
         self.ahead = Ahead()
         self._records: dict[SandboxId, Path] = {}
-        self._recording: dict[SandboxId, asyncio.TimerHandle] = {}
+        self._recording: dict[SandboxId, tuple[asyncio.TimerHandle, Callable[[], None]]] = {}
         self._keeper: AsyncGenerator[None, None] | None = None
 
     @classmethod
@@ -159,7 +159,8 @@ class Node:
             raise
         # A sandbox that lives for a moment only is seen by nobody else: no record is written.
         write = functools.partial(self._record, runtime, guest, policy, label, time.time())
-        self._recording[id] = asyncio.get_running_loop().call_later(_RECORD_AFTER_S, write)
+        clock = asyncio.get_running_loop().call_later(_RECORD_AFTER_S, write)
+        self._recording[id] = (clock, write)
         return guest
 
     async def stand(
@@ -260,6 +261,12 @@ class Node:
         path = self._records[guest.id] = runtime.record_path(guest.id)
         write_record(path, record)
 
+    def write_records(self) -> None:
+        """Write at once the records that would be written in a moment."""
+        for clock, write in list(self._recording.values()):
+            clock.cancel()
+            write()
+
     async def destroy(self, guest: Guest) -> None:
         """End a sandbox; returns when nothing is left. Idempotent."""
         # Before the doors are closed: another gateway must not be handed their numbers.
@@ -267,9 +274,9 @@ class Node:
         self.depth_gateway.forget(guest.id)
         await self._runtimes[guest.runtime].destroy(guest)
         self._unshow(guest.id)
-        recording = self._recording.pop(guest.id, None)
-        if recording is not None:
-            recording.cancel()
+        clock, _ = self._recording.pop(guest.id, (None, None))
+        if clock is not None:
+            clock.cancel()
         path = self._records.pop(guest.id, None)
         if path is not None:
             path.unlink(missing_ok=True)
@@ -315,8 +322,8 @@ class Node:
         await self.depth_gateway.close()
         for id in list(self._shown):
             self._unshow(id)
-        for recording in self._recording.values():
-            recording.cancel()
+        for clock, _ in self._recording.values():
+            clock.cancel()
         self._recording.clear()
         for path in self._records.values():
             path.unlink(missing_ok=True)
