@@ -18,6 +18,7 @@ from cloister.runtime.namespace.cgroups import Layout
 from cloister.runtime.namespace.ids import IdPool, SubIds, find_sub_ids
 from cloister.runtime.namespace.launcher import Launcher
 from cloister.runtime.namespace.layout import find_layout
+from cloister.runtime.namespace.lockless import remove_lockless
 from cloister.runtime.namespace.memory_place import memory_directories
 from cloister.runtime.namespace.scope import scope_command, settle_in_scope
 
@@ -168,6 +169,7 @@ def sweep(base: Path, layout: Layout) -> list[str]:
         if _remove_instance(base, name, directories, patience_s=_EMPTYING_S):
             swept.append(name)
         os.close(lock)
+    remove_lockless(layout.directories(), base, _LOCK)
     return swept
 
 

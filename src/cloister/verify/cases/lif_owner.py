@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import subprocess
@@ -80,17 +81,23 @@ async def power_cut(arena: Arena) -> None:
     async with an_owner(3, busy=True) as owner:
         owner.remember()
         await owner.kill(owner.launcher_pid)
-        base, name = runtime_directory(), f"{owner.pid}-0badcafe"
-        # A process that died while it wrote: an empty lock, a record cut short, empty groups.
-        (base / f"{name}.lock").touch(mode=0o600)
+        _plant_remains(f"{owner.pid}-0badcafe")
+        await owner.wait_gone()
+        await _sweep(arena)
+        await owner.wait_clean()
+
+
+def _plant_remains(name: str) -> None:
+    """Leave what one leaves that died while it wrote: an empty lock, a cut record, empty groups."""
+    base = runtime_directory()
+    with open(base / f"{name}.lock", "x") as lock:
+        # As whoever makes these does: another process may sweep at this moment.
+        fcntl.flock(lock, fcntl.LOCK_EX)
         (base / f"{name}.sb_cut.json").write_text('{"id": "sb_')
         (base / name).mkdir(mode=0o700)
         (base / name / "left").touch()
         for parent in find_layout().directories():
             (parent / f"{name}.1").mkdir()
-        await owner.wait_gone()
-        await _sweep(arena)
-        await owner.wait_clean()
 
 
 @case("LIF-09", "give the number of a dead guest to an innocent process, then destroy", "critical")
