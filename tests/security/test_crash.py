@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import time
 from collections.abc import Callable
 
 import pytest
@@ -50,6 +51,22 @@ async def test_a_start_that_follows_at_once_does_not_forget_groups_still_emptyin
         async with Sandbox():
             await owner.wait_clean(files=False)
         await require_nothing_left(owner)
+
+
+async def test_the_groups_of_one_that_died_stay_until_its_owner_has_looked_why() -> None:
+    async with Sandbox() as sandbox:
+        guest = sandbox._running()
+        os.kill(guest.pid, signal.SIGKILL)
+        # An owner that is late, as on a busy machine: its loop stands still meanwhile.
+        deadline = time.monotonic() + DEADLINE_S
+        while os.path.exists(f"/proc/{guest.pid}") and time.monotonic() < deadline:
+            time.sleep(0.01)
+        time.sleep(0.1)
+        assert guest.groups
+        assert all(group.exists() for group in guest.groups)
+        with pytest.raises(GuestGone):
+            await sandbox.run("true")
+    assert not any(group.exists() for group in guest.groups)
 
 
 async def test_killing_the_launcher_is_told_and_a_later_sandbox_works() -> None:

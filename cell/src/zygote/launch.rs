@@ -49,8 +49,7 @@ pub struct Cell {
     pub pidfd: OwnedFd,
     pub sync: OwnedFd,
     pub groups: Groups,
-    /// Whether its groups stay until the host has asked for its end: when another kernel ends by
-    /// itself, they say why.
+    /// Whether its groups stay until the host has asked for its end: when it ends by itself, they say why.
     pub held: bool,
     pub reported: bool,
     pub reaped: bool,
@@ -101,10 +100,17 @@ impl Nursery {
                 abandon(&mut groups, Some((pid, &pidfd)));
                 Err(error)
             }
-            _ => {
-                let held = plan.kernel.is_some();
-                Ok(Cell { group, pid, pidfd, sync, groups, held, reported: false, reaped: false, status: 0 })
-            }
+            _ => Ok(Cell {
+                group,
+                pid,
+                pidfd,
+                sync,
+                groups,
+                held: true,
+                reported: false,
+                reaped: false,
+                status: 0,
+            }),
         }
     }
 
