@@ -18,7 +18,7 @@ from cloister.build.progress import BuildProgress, News
 from cloister.build.template import build_template
 from cloister.build.template_file import TemplateSpec, make_ready
 from cloister.e2b.build_recipe import dockerfile_of, hashes_of
-from cloister.e2b.refusal import CallRefused
+from cloister.e2b.refusal import CallRefused, refusal_of
 from cloister.e2b.tags import keep
 from cloister.errors import CloisterError
 from cloister.model import Limits
@@ -166,8 +166,9 @@ class Builds:
                 for other in stored[1:]:
                     await keep(record, other)
             except CloisterError as error:
-                build.say(str(error), "error")
-                build.reason = {"message": str(error)[:_MOST_LINE]}
+                refused = refusal_of(error)
+                build.say(refused.message, "error")
+                build.reason = {"message": refused.message[:_MOST_LINE]}
                 build.status = "error"
             except asyncio.CancelledError:
                 build.status = "error"

@@ -18,6 +18,8 @@ from cloister.errors import (
     TokenRefused,
     Unsupported,
 )
+from cloister.server.discretion import as_told
+from cloister.server.endpoint import new_request_id
 
 # The codes of the Connect protocol and the HTTP status each one travels with.
 STATUS = {
@@ -66,7 +68,8 @@ def refusal_of(error: CloisterError) -> CallRefused:
     """Return what a client of this protocol is told about one of our errors."""
     if isinstance(error, CallRefused):
         return error
-    return CallRefused(_code_of(error), str(error), _status_of(error))
+    told = as_told(error, new_request_id())
+    return CallRefused(_code_of(error), str(told), _status_of(error))
 
 
 def _code_of(error: CloisterError) -> str:

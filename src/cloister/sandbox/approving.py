@@ -13,6 +13,7 @@ from cloister.errors import CloisterError
 from cloister.model.approvals import Answer, Question
 from cloister.node.approval_queue import ApprovalQueue, Waiting, next_number
 from cloister.policy import Approvals
+from cloister.sandbox.host_places import told_of
 from cloister.sandbox.recorded_approvals import RecordedApprovals
 from cloister.sandbox.webhook import ask_webhook
 
@@ -134,7 +135,7 @@ class Desk:
         try:
             waiting.snapshot = await self._snapshot()
         except CloisterError as error:
-            waiting.snapshot = f"none: {error}"
+            waiting.snapshot = f"none: {told_of(error)}"
 
 
 def _as_answer(said: Any) -> Answer:

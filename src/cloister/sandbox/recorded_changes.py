@@ -13,6 +13,7 @@ from cloister.ledger import FilesChanged, Ledger
 from cloister.ledger.text import list_bytes
 from cloister.model.changes import Change, ChangeKind
 from cloister.sandbox.compared import begin
+from cloister.sandbox.host_places import told_of
 from cloister.store.changes import Owners, Skeleton, Stratum
 
 _PATHS = 100
@@ -57,7 +58,7 @@ class RecordedChanges:
             said = await asyncio.to_thread(_compare, step, trees)
         except (CloisterError, OSError) as error:
             # A snapshot that somebody removed, or a tree that cannot be read: that is said.
-            said = FilesChanged(0, 0, 0, 0, "", (), step, str(error))
+            said = FilesChanged(0, 0, 0, 0, "", (), step, told_of(error))
         self._ledger.write(said)
 
 

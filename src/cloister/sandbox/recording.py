@@ -46,6 +46,7 @@ from cloister.model import User
 from cloister.policy import Policy, Verdict
 from cloister.runtime.base import Guest
 from cloister.runtime.plan import Plan
+from cloister.sandbox.host_places import told_of
 from cloister.sandbox.process import Command
 from cloister.sandbox.recorded_approvals import RecordedApprovals
 from cloister.sandbox.recorded_changes import RecordedChanges
@@ -182,7 +183,7 @@ class Recording:
         if self._has_launched:
             return
         step = error.step if isinstance(error, LaunchFailed) else type(error).__name__
-        said = NotLaunched(step, str(error))
+        said = NotLaunched(step, told_of(error))
         if self._life is None:
             self._ledger.write(said)
         else:
@@ -272,7 +273,7 @@ class Recording:
             self.limit(ending.limit)
         if self._life is not None:
             is_asked = isinstance(ending, GuestGone) and ending.reason == "stopped"
-            reason = "stopped" if ending is None or is_asked else str(ending)
+            reason = "stopped" if ending is None or is_asked else told_of(ending)
             self._ledger.end(self._life, Stopped(reason))
         await asyncio.to_thread(self._ledger.close)
 

@@ -9,9 +9,10 @@ from starlette.requests import HTTPConnection
 
 from cloister.errors import RequestError, ScopeMissing, TokenRefused
 from cloister.model import quote
+from cloister.server.discretion import answer_owner
 from cloister.server.fleet import Fleet
 from cloister.server.tenancy import TenantName
-from cloister.server.tokens import OWNER_CALLER, Caller, Tokens
+from cloister.server.tokens import OWNER_CALLER, Caller, Role, Tokens
 
 # Set by the entrance of a listener, never by anything that a client sends.
 TRUSTED = "cloister.trusted"
@@ -29,11 +30,13 @@ class Access:
 
     async def caller(self, connection: HTTPConnection) -> Caller:
         """Return who makes a request, or refuse it before anything is done for it."""
+        answer_owner(False)
         if connection.scope.get(TRUSTED):
             caller = OWNER_CALLER
         else:
             self.require_host(connection)
             caller = await self.tokens.caller(bearer(connection))
+        answer_owner(caller.role is Role.ADMIN)
         self.hold(connection.scope, caller.tenant)
         return caller
 

@@ -355,7 +355,7 @@ class Fleet:
             self._exhausted[resident.tenant, resident.id] = why
             while len(self._exhausted) > _MOST_REMEMBERED:
                 self._exhausted.popitem(last=False)
-        await self._end(resident, "it ended by itself" if why is None else str(why))
+        await self._end(resident, resident.why_ended)
 
     def _lapse(self, resident: Resident) -> None:
         self._spawn(self._end(resident, "its lease was not renewed: its client is gone"))

@@ -26,6 +26,7 @@ from cloister.errors import (
     Unsupported,
 )
 from cloister.node.control_channel import describe_error
+from cloister.server.discretion import as_told
 
 log = logging.getLogger("cloister.server")
 
@@ -83,20 +84,22 @@ def status_of(error: BaseException) -> int:
 
 def problem_of(error: BaseException, request: str) -> Problem:
     """Return an error as a problem; of what is not ours to tell, only its number is told."""
-    status = status_of(error)
-    if not isinstance(error, CloisterError) or type(error) is HostError:
-        log.error("a request failed", extra={"request": request}, exc_info=error)
     if not isinstance(error, CloisterError):
+        log.error("a request failed", extra={"request": request}, exc_info=error)
         said = f"the server failed; its log has the reason under {request}"
         return Problem(_TITLES[500], 500, said, "HostError", request)
-    described = describe_error(error)
-    details = {**described["details"], "message": error.message}
+    status = status_of(error)
+    told = as_told(error, request)
+    if told is error and type(error) is HostError:
+        log.error("a request failed", extra={"request": request}, exc_info=error)
+    described = describe_error(told)
+    details = {**described["details"], "message": told.message}
     if isinstance(error.__cause__, OSError) and error.__cause__.errno is not None:
         details["kernel_errno"] = error.__cause__.errno
     return Problem(
         title=_TITLES.get(status, "error"),
         status=status,
-        detail=_text(str(error)),
+        detail=_text(str(told)),
         error=described["kind"],
         request=request,
         details={

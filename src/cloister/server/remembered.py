@@ -11,6 +11,7 @@ import msgspec
 
 from cloister.errors import AlreadyExists, CloisterError, RequestError
 from cloister.model import Limits, quote
+from cloister.sandbox.host_places import told_of
 from cloister.server.records import Records, SandboxRow
 from cloister.server.resident import Resident
 from cloister.server.settings import Settings
@@ -121,7 +122,7 @@ class Remembered:
 
     async def failed(self, wish: Wish, row: SandboxRow, error: BaseException) -> None:
         """Note that one could not be started."""
-        said = str(error) if isinstance(error, CloisterError) else type(error).__name__
+        said = told_of(error) if isinstance(error, CloisterError) else type(error).__name__
         await self._records.change_sandbox(
             row.id,
             state="ended" if wish.keep is None or wish.origin.id is None else "kept",

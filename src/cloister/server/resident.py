@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from cloister.model import Limits
 from cloister.sandbox import Sandbox
+from cloister.sandbox.host_places import told_of
 from cloister.server.egress_spans import EgressSpans
 from cloister.server.lease import Lease
 from cloister.server.tenancy import TenantName
@@ -67,6 +68,12 @@ class Resident:
         if self.ended.is_set() or not self.sandbox.is_running:
             return "ended"
         return "paused" if self.sandbox.is_paused else "running"
+
+    @property
+    def why_ended(self) -> str:
+        """Why it ended by itself, for its tenant to read."""
+        why = self.sandbox.why_ended
+        return "it ended by itself" if why is None else told_of(why)
 
     def set_deadline(self, timeout_s: float, expire: Callable[[Resident], None]) -> None:
         """End it after so many seconds from now."""

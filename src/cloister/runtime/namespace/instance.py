@@ -126,16 +126,18 @@ def _pool(base: Path, sub_ids: SubIds | None) -> IdPool | None:
     return None if sub_ids is None else IdPool.of_person(base / "ids", sub_ids.count)
 
 
+def runtime_place() -> Path:
+    """Return where things that do not outlive a boot are kept, which need not be there yet."""
+    if os.geteuid() == 0:
+        return Path("/run/cloister")
+    if runtime := os.environ.get("XDG_RUNTIME_DIR"):
+        return Path(runtime) / "cloister"
+    return Path(tempfile.gettempdir()) / f"cloister-{os.getuid()}"
+
+
 def runtime_directory() -> Path:
     """Return our directory for things that do not outlive a boot, made and checked."""
-    if os.geteuid() == 0:
-        parent = Path("/run")
-        name = "cloister"
-    elif runtime := os.environ.get("XDG_RUNTIME_DIR"):
-        parent, name = Path(runtime), "cloister"
-    else:
-        parent, name = Path(tempfile.gettempdir()), f"cloister-{os.getuid()}"
-    path = parent / name
+    path = runtime_place()
     try:
         path.mkdir(mode=0o700, exist_ok=True)
         found = os.lstat(path)
