@@ -14,6 +14,7 @@ from cloister.node import Node, list_records
 from cloister.runtime.namespace import spare
 from cloister.runtime.namespace.spare import AGE_S, SETTING
 from cloister.verify import resources
+from cloister.verify.ends import wait_ended
 from cloister.verify.resources import (
     count_resources,
     descendants,
@@ -123,7 +124,7 @@ async def test_a_spare_is_not_given_to_another_policy_and_ends_when_that_is_used
     async with Sandbox(limits=OTHER) as other:
         assert other._running().pid != stocked
         assert other._running().plan.room.disk_bytes == OTHER.disk
-        await wait_ended(pidfd)
+        await wait_closed(pidfd)
 
 
 async def test_what_is_opened_for_each_sandbox_is_not_opened_ahead(tmp_path: Path) -> None:
@@ -141,7 +142,7 @@ async def test_nobody_comes_and_nothing_is_left(monkeypatch: pytest.MonkeyPatch)
     baseline = await wait_baseline()
     began = asyncio.get_running_loop().time()
     pidfd = os.pidfd_open(await make_spare())
-    await wait_ended(pidfd)
+    await wait_closed(pidfd)
     assert asyncio.get_running_loop().time() - began >= AGE_S
     assert not await wait_settled(baseline, DEADLINE_S)
 
@@ -164,7 +165,7 @@ async def test_a_spare_that_was_killed_is_not_given() -> None:
     stocked = await make_spare()
     pidfd = os.pidfd_open(stocked)
     os.kill(stocked, 9)
-    await wait_ended(pidfd)
+    await wait_closed(pidfd)
     async with asyncio.timeout(DEADLINE_S):
         # The launcher tells of the end in a moment.
         while Node.current()._runtimes["namespace"]._spare._plan is not None:
@@ -216,12 +217,6 @@ async def test_a_person_can_have_none(monkeypatch: pytest.MonkeyPatch) -> None:
         Node()
 
 
-async def wait_ended(pidfd: int) -> None:
-    loop = asyncio.get_running_loop()
-    ended = loop.create_future()
-    loop.add_reader(pidfd, lambda: ended.done() or ended.set_result(None))
-    try:
-        await asyncio.wait_for(ended, DEADLINE_S)
-    finally:
-        loop.remove_reader(pidfd)
-        os.close(pidfd)
+async def wait_closed(pidfd: int) -> None:
+    await asyncio.wait_for(wait_ended(pidfd), DEADLINE_S)
+    os.close(pidfd)

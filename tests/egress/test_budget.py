@@ -27,9 +27,7 @@ async def test_a_budget_ends_what_runs_and_outlives_its_gateway(web: Any, sandbo
         assert pid is not None
         os.kill(pid, signal.SIGKILL)
         async with asyncio.timeout(30):
-            while gateway.pid in (pid, None):
-                await asyncio.sleep(0.01)
-            await gateway.wait_ready()
+            await gateway.wait_other(pid)
         anew = await sandbox.run(f"curl -sS -m 20 http://{at}/hello")
         traffic = await sandbox.traffic()
     assert small.stdout == "hello from outside\n"

@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import Any
 from cloister import Sandbox
 from cloister.blocking import Sandbox as BlockingSandbox
 from cloister.node import Node
+from cloister.verify.ends import wait_all_ended
 
 Make = Callable[..., Sandbox]
 
@@ -67,9 +67,7 @@ async def test_a_killed_gateway_comes_back_on_a_node_that_was_closed_before(
         assert first is not None
         os.kill(first, signal.SIGKILL)
         async with asyncio.timeout(60):
-            while gateway.pid in (None, first):
-                await asyncio.sleep(0.01)
-            await gateway.wait_ready()
+            await gateway.wait_other(first)
         asked = await sandbox.run(f"curl -sS http://web.test:{web.port}/hello", timeout=60)
         assert asked.stdout == "hello from outside\n", asked.stderr
 
@@ -110,17 +108,7 @@ asyncio.run(main())
             owner.kill()
         await asyncio.to_thread(owner.wait)
         owner.stdout.close()
-        deadline = time.monotonic() + 5
-        while _lives(pid) and time.monotonic() < deadline:
-            await asyncio.sleep(0.01)
-        assert not _lives(pid)
-
-
-def _lives(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
+        await asyncio.wait_for(wait_all_ended([pid]), 20)
 
 
 async def test_the_gateway_has_nothing_of_its_owners_environment_or_rights(
@@ -184,8 +172,6 @@ async def test_a_gateway_that_hangs_does_not_hang_its_owner(web: Any, sandbox_to
                     assert sandbox.guest.doors is not None
                     gateway.serve(sandbox.id, sandbox.policy, sandbox.guest.doors, sandbox._traffic)
                 await asyncio.sleep(0)
-            while gateway.pid is None:
-                await asyncio.sleep(0.01)
-            await gateway.wait_ready()
+            await gateway.wait_other(hung)
         got = await sandbox.run(f"curl -sS -m 20 http://web.test:{web.port}/hello")
     assert got.stdout == "hello from outside\n", got.stderr

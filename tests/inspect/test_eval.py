@@ -14,7 +14,7 @@ import pytest
 
 from cloister.node import list_records
 from cloister.runtime.namespace.layout import find_layout
-from cloister.verify.cases.owners import has_ended
+from cloister.verify.ends import has_ended
 from cloister.verify.resources import descendants
 
 PROGRAM = [sys.executable, str(Path(__file__).with_name("eval_program.py"))]
@@ -51,7 +51,7 @@ def test_an_evaluation_that_is_ended_leaves_nothing(
     assert any(record.owner_pid == pid for record in list_records())
     hanging.send_signal(number)
     hanging.wait(60)
-    wait_until(lambda: all(has_ended(each) for each in inside))
+    assert all(has_ended(each, 60) for each in inside)
     for each in inside:
         os.close(each)
     # The launcher tidies up after its owner, in its own time.

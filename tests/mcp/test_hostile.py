@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -11,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from cloister.verify.cases.owners import has_ended
+from cloister.verify.ends import wait_ended
 from cloister.verify.resources import descendants
 
 COMMAND = [sys.executable, "-m", "cloister", "mcp"]
@@ -123,8 +124,8 @@ async def test_whoever_is_killed_leaves_no_process(victim, tmp_path, labelled, w
             target = client.pid if victim == "client" else family[0]
             assert victim == "client" or b"mcp" in Path(f"/proc/{target}/cmdline").read_bytes()
             os.kill(target, signal.SIGKILL)
-            await wait_until(lambda: all(map(has_ended, pidfds)))
             for each in pidfds:
+                await asyncio.wait_for(wait_ended(each), 30)
                 os.close(each)
         finally:
             client.kill()

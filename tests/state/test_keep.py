@@ -25,7 +25,7 @@ from cloister.ledger import ProcessStarted
 from cloister.ledger.reading import read_entries
 from cloister.policy import DirectoryRoot, Policy
 from cloister.store.place import state_directory
-from cloister.verify.cases.owners import has_ended
+from cloister.verify.ends import has_ended
 from cloister.verify.resources import descendants
 
 from .conftest import SYNCED

@@ -17,19 +17,18 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from cloister.egress import control
-from cloister.egress.terms import write_terms
 from cloister.errors import HostError, Unsupported
 from cloister.model import SandboxId
+from cloister.node.gateway_words import Served, words_for
 from cloister.node.held_questions import Ask, HeldQuestions
 from cloister.node.traffic_log import TrafficLog
 from cloister.policy import Policy
-from cloister.runtime.doors import Doors
+from cloister.runtime.doors import Doors, close_all
 
 if TYPE_CHECKING:
     from cloister.node.provisions import Provisions
 
 _NEEDED = ("dns", "h11")
-_NOTHING: Mapping[str, Any] = {"depth": None, "values": {}}
 _START_S = 30.0
 # Between a death soon after a start and the next start; doubled each time, up to the last.
 _SHORTEST_PAUSE_S, _LONGEST_PAUSE_S = 0.01, 5.0
@@ -41,17 +40,6 @@ _CHANGE_S = 10.0
 # A gateway that takes no word for so long serves nobody either.
 _SEND_S = 2.0
 _MAX_STDERR = 4096
-# In a frame; longer ones travel in a document.
-_LONGEST_TERMS = 16 * 1024
-
-
-@dataclass(frozen=True, slots=True)
-class _Served:
-    policy: Policy
-    doors: Doors
-    log: TrafficLog
-    ask: Ask | None
-    provisions: Provisions | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,11 +59,13 @@ class GatewayKeeper:
         """Keep one; `beside` another it is one that reads requests too, and starts later."""
         self._beside = beside
         self._answers: Mapping[str, Sequence[str]] | None = None
-        self._served: dict[SandboxId, _Served] = {}
+        self._served: dict[SandboxId, Served] = {}
         self._process: subprocess.Popen[bytes] | None = None
         self._end: socket.socket | None = None
         self._ready: asyncio.Future[None] | None = None
         self._restarting: asyncio.Task[None] | None = None
+        # Told when a process is started.
+        self._another: asyncio.Future[None] | None = None
         self._numbers = itertools.count(1)
         self._leaving: dict[SandboxId, _Leaving] = {}
         self._questions = HeldQuestions(self._send)
@@ -121,6 +111,14 @@ class GatewayKeeper:
         except TimeoutError:
             raise HostError(f"the gateway did not start within {_START_S:g} s") from None
 
+    async def wait_other(self, pid: int | None) -> None:
+        """Wait until another process than this one serves, which may not have been missed yet."""
+        while self.pid in (None, pid):
+            if self._another is None:
+                self._another = asyncio.get_running_loop().create_future()
+            await asyncio.shield(self._another)
+        await self.wait_ready()
+
     def _start(self) -> None:
         loop = asyncio.get_running_loop()
         ours, theirs = control.pair()
@@ -153,6 +151,8 @@ class GatewayKeeper:
             self._send({"do": "answer", "names": names})
         for id, served in self._served.items():
             self._hand_over(id, served)
+        _settle(self._another)
+        self._another = None
 
     def serve(
         self,
@@ -168,7 +168,7 @@ class GatewayKeeper:
         `ask` has questions answered; without it, each is answered with no. `provisions` are
         what reading its requests needs.
         """
-        served = self._served[id] = _Served(policy, doors, log, ask, provisions)
+        served = self._served[id] = Served(policy, doors, log, ask, provisions)
         self._hand_over(id, served)
 
     def renew(self, id: SandboxId, provisions: Provisions) -> None:
@@ -196,27 +196,13 @@ class GatewayKeeper:
         if self._end is not None:
             self._hand_over(id, self._served[id])
 
-    def _hand_over(self, id: SandboxId, served: _Served) -> None:
+    def _hand_over(self, id: SandboxId, served: Served) -> None:
         served.log.begin()
-        frame = {
-            "do": "serve",
-            "sandbox": id,
-            "terms": write_terms(served.policy.egress, served.policy.secrets),
-        }
-        content = {
-            "book": served.log.book,
-            "used": served.log.used,
-            **(_NOTHING if served.provisions is None else served.provisions.document()),
-        }
-        if not any(content.values()) and len(frame["terms"]) <= _LONGEST_TERMS:
-            # Nothing secret and nothing long, as most are.
-            self._send(frame, served.doors.fds)
-            return
-        document = control.document({"terms": frame.pop("terms"), **content})
+        frame, document = words_for(id, served)
         try:
-            self._send(frame, (*served.doors.fds, document))
+            self._send(frame, (*served.doors.fds, *document))
         finally:
-            os.close(document)
+            close_all(document)
 
     async def settle(self, id: SandboxId) -> None:
         """Wait until all that has happened to a sandbox so far is in its log."""

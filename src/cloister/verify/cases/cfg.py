@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import ctypes
 import hashlib
 import json
 import os
 import platform
 import signal
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -26,7 +24,8 @@ from cloister.verify.case import NotApplicable, NotHeld, case, not_testable
 from cloister.verify.cases.lif_owner import launch_steps
 from cloister.verify.cases.outside import command_line
 from cloister.verify.cases.owners import an_owner
-from cloister.verify.cases.started import DEADLINE_S, in_time
+from cloister.verify.cases.started import in_time
+from cloister.verify.ends import is_zombie, wait_all_ended
 from cloister.verify.resources import descendants
 
 not_testable(
@@ -196,7 +195,7 @@ async def killed_launcher(arena: Arena) -> None:
             owner.remember()
             os.kill(owner.launcher_pid, signal.SIGKILL)
             _go_on(paused)
-            await _wait_all_but(owner.pid, arena, step)
+            await _wait_all_but(owner.pid, step)
             await owner.kill()
             await owner.wait_gone()
     await arena.fresh_launcher()
@@ -212,20 +211,11 @@ def _go_on(pid: int) -> None:
         return
 
 
-async def _wait_all_but(owner: int, arena: Arena, step: str) -> None:
+async def _wait_all_but(owner: int, step: str) -> None:
     """Require that of everything the owner started nothing lives on without the launcher."""
-    deadline = time.monotonic() + DEADLINE_S
-    while alive := [pid for pid in descendants(owner) if not _is_zombie(pid)]:
-        arena.expect(time.monotonic() < deadline, f"{alive} live on, killed at {step}")
-        # Processes that are not our children tell us nothing when they end.
-        await asyncio.sleep(_LOOK_S)
-
-
-def _is_zombie(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    except OSError:
-        return True
+    # Anew after each end: what is held at a step may have begun another one.
+    while alive := [pid for pid in descendants(owner) if not is_zombie(pid)]:
+        await in_time(f"the end of {alive}, killed at {step},", wait_all_ended(alive))
 
 
 @case("CFG-05", "run as root, as an ordinary user, with inherited oddities", "high")

@@ -250,10 +250,9 @@ def attempt(port, allowed, other):
 
 async def _until_flows(arena: Arena, out: WayOut) -> None:
     """Wait for one more request of the allowed kind: the change falls into the middle of them."""
-    before = len(out.arrived)
+    out.came.clear()
     try:
         async with asyncio.timeout(_FLOWS_S):
-            while len(out.arrived) <= before:
-                await asyncio.sleep(0.01)
+            await out.came.wait()
     except TimeoutError:
         arena.expect(False, "what is allowed does not flow")

@@ -14,8 +14,9 @@ from cloister.sandbox import Sandbox
 from cloister.verify.arena import Arena
 from cloister.verify.case import NotHeld, case
 from cloister.verify.cases import lif_owner
-from cloister.verify.cases.owners import first_process, has_ended
+from cloister.verify.cases.owners import first_process
 from cloister.verify.cases.started import in_time, start_probe
+from cloister.verify.ends import has_ended
 
 __all__ = ["lif_owner"]
 

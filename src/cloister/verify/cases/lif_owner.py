@@ -16,8 +16,9 @@ from cloister.runtime.namespace.runtime import cell_binary
 from cloister.runtime.plan import Plan
 from cloister.verify.arena import Arena
 from cloister.verify.case import NotApplicable, NotHeld, case
-from cloister.verify.cases.owners import an_owner, first_process, has_ended
+from cloister.verify.cases.owners import an_owner, first_process
 from cloister.verify.cases.started import in_time
+from cloister.verify.ends import has_ended
 
 _TRIES = 200
 _LAST_PID = Path("/proc/sys/kernel/ns_last_pid")

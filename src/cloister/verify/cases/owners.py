@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import json
 import os
-import select
 import signal
 import sys
 import time
@@ -19,6 +18,7 @@ from cloister.runtime.namespace.instance import runtime_directory
 from cloister.sandbox import Sandbox
 from cloister.verify.case import NotHeld
 from cloister.verify.cases.started import DEADLINE_S, in_time
+from cloister.verify.ends import is_zombie, wait_ended
 from cloister.verify.resources import descendants
 
 # A start by somebody else may be sweeping at the same time; what is left is looked at again.
@@ -95,7 +95,7 @@ class Owner:
     async def wait_gone(self) -> None:
         """Wait until every process that was remembered has ended."""
         for pid, descriptor in self._pidfds.items():
-            await in_time(f"the end of process {pid} of a killed owner", _wait_ended(descriptor))
+            await in_time(f"the end of process {pid} of a killed owner", wait_ended(descriptor))
 
     async def wait_clean(self, *, files: bool = True) -> None:
         """Require that nothing is left: groups, processes, mounts and, if asked, files.
@@ -117,7 +117,7 @@ class Owner:
         mark = f"/{prefix}".encode()
         numbers = (entry for entry in os.listdir("/proc") if entry.isdigit())
         alive = (number for number in numbers if mark in _read_bytes(f"/proc/{number}/cgroup"))
-        return left + [f"process {number}" for number in alive if not _is_zombie(number)]
+        return left + [f"process {number}" for number in alive if not is_zombie(number)]
 
     async def close(self) -> None:
         """End it, if it is there, and let go."""
@@ -184,21 +184,6 @@ async def _first_words(process: asyncio.subprocess.Process) -> list[Path]:
     return [Path(directory) for directory in directories]
 
 
-async def _wait_ended(descriptor: int) -> None:
-    loop = asyncio.get_running_loop()
-    ended = loop.create_future()
-    loop.add_reader(descriptor, lambda: None if ended.done() else ended.set_result(None))
-    try:
-        await ended
-    finally:
-        loop.remove_reader(descriptor)
-
-
-def has_ended(pidfd: int) -> bool:
-    """Whether the process of this descriptor has ended."""
-    return bool(select.select([pidfd], [], [], 0)[0])
-
-
 def first_process(sandbox: Sandbox) -> int:
     """Return the host's number of the sandbox's first process."""
     for pid in sandbox.host_pids:
@@ -216,11 +201,6 @@ def _waits_for_signal(pid: int) -> bool:
 def _parent(pid: int) -> int:
     fields = _read_bytes(f"/proc/{pid}/stat").rpartition(b")")[2].split()
     return int(fields[1]) if fields else 0
-
-
-def _is_zombie(number: str) -> bool:
-    # Dead, and for the host's first process to collect: nothing of it runs or holds anything.
-    return _read_bytes(f"/proc/{number}/stat").rpartition(b")")[2].split()[:1] in ([b"Z"], [])
 
 
 def _mounts() -> list[str]:

@@ -45,6 +45,8 @@ class WayOut:
     arrived: list[bytes] = field(default_factory=list)
     # The addresses that connections came to the server from.
     peers: set[str] = field(default_factory=set)
+    # Told of each request that arrived.
+    came: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def denied(self) -> list[str]:
         """What was denied, as host and port."""
@@ -86,11 +88,13 @@ async def way_out(
     """
     arrived: list[bytes] = []
     peers: set[str] = set()
+    came = asyncio.Event()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         peers.add(writer.get_extra_info("peername")[0])
         try:
             arrived.append(await reader.readuntil(b"\r\n\r\n"))
+            came.set()
             writer.write(_ANSWER)
             await writer.drain()
         except asyncio.IncompleteReadError as error:
@@ -113,7 +117,7 @@ async def way_out(
         egress = Egress(further, rules=[rule])
     try:
         async with arena.sandbox(egress=egress, **{"ledger": "off", **settings}) as sandbox:
-            yield WayOut(sandbox, port, arrived, peers)
+            yield WayOut(sandbox, port, arrived, peers, came)
     except Unsupported as error:
         raise NotApplicable(str(error)) from None
     finally:
@@ -128,9 +132,7 @@ async def another_gateway(pid: int | None) -> None:
     gateway = Node.current().gateway
     try:
         async with asyncio.timeout(_GATEWAY_S):
-            while gateway.pid in (None, pid):
-                await asyncio.sleep(0.01)
-            await gateway.wait_ready()
+            await gateway.wait_other(pid)
     except TimeoutError:
         raise NotHeld(f"there is no other gateway after {_GATEWAY_S:g} s") from None
 
