@@ -201,10 +201,22 @@ def transport(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
     """Whether descriptors travel, or everything goes over one stream; the last ones are walls."""
     if request.param == "microvm":
         monkeypatch.setenv("CLOISTER_MICROVM", str(PLACE))
-    wall = SERVER_WALL if request.param == "server" else request.param
+    wall = _wall_of(request.param)
     if wall in WALLS:
         skip_if_different(request.node, wall)
     return str(request.param)
+
+
+@pytest.fixture
+def wall(transport: str) -> str:
+    """The wall that stands around the sandboxes of this test, wherever they are."""
+    return _wall_of(transport)
+
+
+def _wall_of(transport: str) -> str:
+    if transport == "server":
+        return SERVER_WALL
+    return transport if transport in WALLS else "namespace"
 
 
 @pytest.fixture

@@ -46,17 +46,20 @@ IN_REACH_OF_GVISOR = IN_REACH | {"fuse"}
 
 
 async def test_no_more_of_what_exploits_begin_with_is_in_reach_than_is_said(
-    sandbox: Sandbox, transport: str
+    sandbox: Sandbox, wall: str
 ) -> None:
     told = set((await sandbox.run(["python3", "-c", PROBE])).check().stdout.splitlines())
     # What is allowed is reached: the probe can tell.
-    assert IN_REACH <= told <= (IN_REACH_OF_GVISOR if transport == "gvisor" else IN_REACH)
+    assert IN_REACH <= told <= (IN_REACH_OF_GVISOR if wall == "gvisor" else IN_REACH)
 
 
 async def test_no_boot_id_tells_that_sandboxes_are_on_one_host() -> None:
     path = Path("/proc/sys/kernel/random/boot_id")
     seen = [path.read_text()]
-    async with Sandbox(runtime="namespace", profile="root") as one, Sandbox() as other:
+    async with (
+        Sandbox(runtime="namespace", profile="root") as one,
+        Sandbox(runtime="namespace") as other,
+    ):
         for sandbox in (one, other):
             seen.append((await sandbox.run(["cat", str(path)])).check().stdout)
         # It stays what it is, and is nobody's to change.

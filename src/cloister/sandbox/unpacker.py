@@ -52,8 +52,12 @@ class _Workplace(Sandbox):
 
 
 def _on_this_host(policy: Policy) -> Policy:
-    """Name a wall through which a directory of the host can be written to; a machine has none."""
-    if Node.current().runtime_for(policy).name == "microvm":
+    """Name a wall that can write a layer; that for `internal` may be another.
+
+    A machine writes to no directory of the host. gVisor refuses devices, and so the mark of what a
+    layer removed.
+    """
+    if Node.current().runtime_for(policy).name != "namespace":
         return policy.replace(runtime="namespace")
     return policy
 
