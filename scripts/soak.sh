@@ -16,8 +16,8 @@ if [ "$#" -eq 0 ] && command -v runsc >/dev/null; then
     EGRESS_WALL=gvisor "$python" -m pytest -q tests/egress
     STATE_WALL=gvisor "$python" -m pytest -q tests/state
     SERVER_WALL=gvisor "$python" -m pytest -q tests/server
-    CLOISTER_CONTRACT=server SERVER_WALL=gvisor "$python" -m pytest -q \
-        tests/contract/test_{bad_input,copy,dial,endings,files,output,run,start,terminal}.py
+    CLOISTER_CONTRACT=server SERVER_WALL=gvisor "$python" -m pytest -q tests/contract
+    CLOISTER_RUNTIMES=internal=gvisor "$python" -m pytest -q tests/images
 fi
 if [ "$#" -eq 0 ] && [ "$(id -u)" -eq 0 ] && command -v qemu-system-x86_64 >/dev/null; then
     # Machines are emulated where there is no KVM: what takes a second elsewhere takes half a minute.

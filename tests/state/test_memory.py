@@ -141,7 +141,7 @@ async def test_memory_goes_with_its_snapshot(make: Make, state: Path, store: Sto
 
 
 async def test_a_wall_that_shares_the_hosts_kernel_refuses_to_save_memory(make: Make) -> None:
-    async with make(keep="task") as sandbox:
+    async with make(keep="task", runtime="namespace") as sandbox:
         with pytest.raises(Unsupported, match="cannot save memory"):
             await sandbox.snapshot("here", memory=True)
         assert (await sandbox.run("echo still here")).stdout == "still here\n"
