@@ -282,3 +282,26 @@ async def test_a_request_is_sent_for_a_program_that_is_still_there(
             await withdrawn(sandbox.id)
         await process.wait()
     assert tls.paths == (["/x"] if stays else [])
+
+
+async def test_what_a_person_allowed_is_asked_anew_after_the_rules_were_replaced(
+    web: Any, asking: Open
+) -> None:
+    asked: list[Question] = []
+
+    def approve(question: Question) -> Answer:
+        asked.append(question)
+        return Answer("for_sandbox", "tests")
+
+    async with asking(web.port, approve=approve) as sandbox:
+        rules = sandbox.policy.egress
+        for _ in range(2):
+            assert (await sandbox.run(fetch(web.port))).ok
+        assert len(asked) == 1
+        await sandbox.update_egress([])
+        assert not (await sandbox.run(fetch(web.port))).ok
+        assert rules is not None
+        await sandbox.update_egress(rules)
+        for _ in range(2):
+            assert (await sandbox.run(fetch(web.port))).ok
+    assert len(asked) == 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -146,3 +147,31 @@ async def test_what_has_no_way_out_is_given_none() -> None:
         rule = {"name": "read", "host": "web.test", "methods": ["GET"], "effect": "allow"}
         with pytest.raises(RequestError, match="start of the sandbox"):
             await sandbox.update_egress(Egress(rules=[rule]))
+
+
+async def test_what_was_taken_from_a_kept_sandbox_is_not_back_when_it_is_opened_again(
+    sandbox_to: Make, web: FarEnd
+) -> None:
+    allowed = Egress([f"web.test:{web.port}"], ["web.test"])
+    async with Sandbox(egress=allowed, keep="taken") as sandbox:
+        assert await ask(sandbox, f"web.test/{web.port}") == ["200"]
+        await sandbox.update_egress([])
+    async with Sandbox(keep="taken") as sandbox:
+        assert await ask(sandbox, f"web.test/{web.port}") == ["gaierror"]
+        await sandbox.update_egress(allowed)
+    async with Sandbox(keep="taken") as sandbox:
+        assert await ask(sandbox, f"web.test/{web.port}") == ["200"]
+    assert web.connections == 2
+
+
+async def test_the_last_of_several_changes_at_once_is_in_force(
+    sandbox_to: Make, web: FarEnd
+) -> None:
+    allowed = Egress([f"web.test:{web.port}"], ["web.test"])
+    async with Sandbox(egress=[]) as sandbox:
+        await asyncio.gather(*(sandbox.update_egress(each) for each in (allowed, [], allowed, [])))
+        assert sandbox.policy.egress == Egress([])
+        assert await ask(sandbox, f"web.test/{web.port}") == ["gaierror"]
+        await asyncio.gather(*(sandbox.update_egress(each) for each in ([], allowed)))
+        assert await ask(sandbox, f"web.test/{web.port}") == ["200"]
+    assert web.connections == 1

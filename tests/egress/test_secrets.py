@@ -298,6 +298,28 @@ async def test_renewed_secrets_replace_the_old_and_those_without_a_source_are_wi
     assert "withdrawn" in third.stdout and "rule: secrets.TOKEN" in third.stdout
 
 
+async def test_a_gateway_that_hangs_does_not_use_an_old_value_after_it_was_renewed(
+    echoing: Echo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = {"from": "env:A_SOURCE", "hosts": [f"web.test:{echoing.port}"]}
+    table = {"TOKEN": {**source, "header": "Authorization"}}
+    use = f'curl -sS -m 20 -H "Authorization: $TOKEN" https://web.test:{echoing.port}/'
+    monkeypatch.setattr("cloister.node.gateway._CHANGE_S", 2.0)
+    monkeypatch.setenv("A_SOURCE", "tok_the-first-value-00001")
+    async with Sandbox(egress=egress_of(echoing.port), secrets=table) as sandbox:
+        assert (await sandbox.run(use)).ok
+        hung = Node.current().depth_gateway.pid
+        assert hung is not None
+        os.kill(hung, signal.SIGSTOP)
+        monkeypatch.setenv("A_SOURCE", "tok_the-other-value-00002")
+        await sandbox.renew_secrets()
+        # Whoever still has the old one is not there any more, or has been told.
+        assert Node.current().depth_gateway.pid != hung
+        await Node.current().depth_gateway.wait_ready()
+        assert (await sandbox.run(use)).ok
+    assert echoing.authorizations == ["tok_the-first-value-00001", "tok_the-other-value-00002"]
+
+
 _MINT = """
 import sys, json, secrets
 log = sys.argv[1]

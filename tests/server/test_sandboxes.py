@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import os
+import secrets
 import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -13,7 +14,7 @@ import pytest
 
 from cloister.ledger.reading import find_ledger
 
-from .conftest import Server
+from .conftest import Server, created
 
 
 def create(client: httpx.Client, **spec: Any) -> dict[str, Any]:
@@ -152,3 +153,22 @@ def test_a_page_that_begins_nowhere_is_refused(acme: httpx.Client) -> None:
     whole = acme.get("/v1/sandboxes", params={"state": "ended", "limit": 1}).json()
     if "next" in whole:
         assert acme.get("/v1/sandboxes", params={"after": whole["next"]}).status_code == 200
+
+
+def test_a_way_out_that_was_taken_from_a_kept_sandbox_is_not_back_when_it_is_resumed(
+    acme: httpx.Client,
+) -> None:
+    name = f"taken-{secrets.token_hex(4)}"
+    disk = {"storage": "disk", "limits": {"disk": "unlimited"}}
+    id = created(acme, keep=name, egress=["a.example", "b.example"], **disk)
+    where = f"/v1/sandboxes/{id}"
+    try:
+        changed = acme.put(f"{where}/egress", json={"allow": ["b.example"]})
+        assert changed.status_code == 200, changed.text
+        assert acme.delete(f"{where}/running").status_code == 204
+        resumed = acme.post(f"{where}/resume")
+        assert resumed.status_code == 200, resumed.text
+        assert resumed.json()["policy"]["egress"]["allow"] == ["b.example"]
+    finally:
+        acme.delete(f"{where}/running")
+        acme.delete(where)

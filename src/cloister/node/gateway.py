@@ -35,7 +35,7 @@ _SHORTEST_PAUSE_S, _LONGEST_PAUSE_S = 0.01, 5.0
 # One that has lived so long was well.
 _LONG_LIFE_S = 30.0
 _SETTLE_S = 1.0
-# A gateway that does not take a new policy for so long is ended, for it still serves the old one.
+# A gateway that does not take what is new for so long is ended, for it still serves by the old.
 _CHANGE_S = 10.0
 # A gateway that takes no word for so long serves nobody either.
 _SEND_S = 2.0
@@ -171,30 +171,23 @@ class GatewayKeeper:
         served = self._served[id] = Served(policy, doors, log, ask, provisions)
         self._hand_over(id, served)
 
-    def renew(self, id: SandboxId, provisions: Provisions) -> None:
-        """Serve a sandbox anew with other values; what is open is cut, and was the last of them."""
-        self._serve_anew(id, provisions=provisions)
+    async def change(self, id: SandboxId, **changes: Policy | Provisions) -> None:
+        """Serve a sandbox anew by another `policy`, or with other `provisions`.
 
-    async def change(self, id: SandboxId, policy: Policy) -> None:
-        """Serve a sandbox anew by another policy; what is open is cut, and may come again.
-
-        Returns when no other policy is in force.
+        What is open is cut, and may come again. Returns when nothing else is in force.
         """
-        self._serve_anew(id, policy=policy)
+        served = self._served.get(id)
+        if served is None:
+            raise HostError("it has no way out any more")
+        self._served[id] = dataclasses.replace(served, **changes)  # type: ignore[arg-type]
+        if self._end is not None:
+            self._hand_over(id, self._served[id])
         if self._end is None:
-            # Nothing leaves meanwhile, and the next one is told the new policy only.
+            # Nothing leaves meanwhile, and the next one is told what is new only.
             return
         told, _ = await asyncio.wait([self._asked("settle", id)], timeout=_CHANGE_S)
         if not told:
             self._died()
-
-    def _serve_anew(self, id: SandboxId, **changes: Any) -> None:
-        served = self._served.get(id)
-        if served is None:
-            raise HostError("it has no way out any more")
-        self._served[id] = dataclasses.replace(served, **changes)
-        if self._end is not None:
-            self._hand_over(id, self._served[id])
 
     def _hand_over(self, id: SandboxId, served: Served) -> None:
         served.log.begin()

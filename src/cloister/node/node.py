@@ -206,15 +206,13 @@ class Node:
     async def renew(self, id: SandboxId, provisions: Provisions) -> None:
         """Have the values of a sandbox's secrets replaced at its way out, and nothing else."""
         await self.depth_gateway.settle(id)
-        self.depth_gateway.renew(id, provisions)
-        # Until it is told, the old ones are in use.
-        await self.depth_gateway.settle(id)
+        await self.depth_gateway.change(id, provisions=provisions)
 
     async def change_egress(self, id: SandboxId, policy: Policy, *, depth: bool) -> None:
         """Have what a sandbox may reach replaced at its way out; nothing of before is open then."""
         gateway = self.depth_gateway if depth else self.gateway
         await gateway.settle(id)
-        await gateway.change(id, policy)
+        await gateway.change(id, policy=policy)
 
     async def settle(self, id: SandboxId) -> None:
         """Wait until all that has happened at a sandbox's way out so far is in its log."""

@@ -15,7 +15,7 @@ from cloister.node.holding import as_held, is_by_size
 from cloister.node.machine_disk import move_into_machine
 from cloister.node.node import Node
 from cloister.node.stock import open_store
-from cloister.policy import ImageRoot, Policy, Storage, read_policy
+from cloister.policy import Egress, ImageRoot, Policy, Storage, read_policy
 from cloister.runtime.ground import Ground, GroundDisk, GroundVolume
 from cloister.runtime.microvm.stored import require_no_machine
 
@@ -171,6 +171,14 @@ class Workspace:
     def policy(self) -> Policy:
         """What it was made for, as the store can hold it."""
         return self._policy
+
+    async def change_egress(self, egress: Egress | None) -> None:
+        """Note what it may reach from now on: where it is kept it goes on so, not as it began."""
+        self._policy = self._policy.replace(egress=egress, ledger=self._policy.ledger)
+        kept = self._kept
+        if kept is not None:
+            text = self._policy_text()
+            await asyncio.to_thread(self._store.kept.update, kept.name, policy=text)
 
     def require_same_root(self, policy: Policy) -> None:
         """Refuse to show what was written above one root above another."""

@@ -43,18 +43,26 @@ class Desk:
         self._record = record
         self._snapshot = snapshot if approvals.snapshot else None
         self._standing: dict[tuple[object, ...], Answer] = {}
+        # Which of the policies it has had is in force.
+        self._generation = 0
+
+    def forget(self) -> None:
+        """The rules are others now: nothing that was allowed by the old ones stays so."""
+        self._generation += 1
+        self._standing.clear()
 
     async def ask(self, question: Question) -> Answer:
         """Return the answer; nobody's, after the time that a question waits, is a deny."""
         standing = self._find_standing(question)
         if standing is not None:
             return standing
+        generation = self._generation
         number = await asyncio.to_thread(next_number)
         loop = asyncio.get_running_loop()
         expires_at = time.time() + self._approvals.wait_s
         waiting = Waiting(number, self._sandbox, question, expires_at, loop.create_future())
         if self._record is None:
-            return self._remember(question, await self._wait(waiting))
+            return self._remember(question, await self._wait(waiting), generation)
         span = await self._record.ask(number, question, expires_at)
         try:
             answer = await self._wait(waiting)
@@ -64,7 +72,7 @@ class Desk:
             raise
         # What is not on the disk is not done.
         await self._record.answer(span, number, question, answer)
-        return self._remember(question, answer)
+        return self._remember(question, answer, generation)
 
     def _find_standing(self, question: Question) -> Answer | None:
         found = self._standing.get(question.scope)
@@ -75,8 +83,9 @@ class Desk:
             return None
         return Answer(found.how, found.who, found.reason, found.until, is_standing=True)
 
-    def _remember(self, question: Question, answer: Answer) -> Answer:
-        if answer.how in ("for_time", "for_sandbox") and len(self._standing) < _MOST_STANDING:
+    def _remember(self, question: Question, answer: Answer, generation: int) -> Answer:
+        stays = answer.how in ("for_time", "for_sandbox") and generation == self._generation
+        if stays and len(self._standing) < _MOST_STANDING:
             self._standing[question.scope] = answer
         return answer
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from cloister.policy import Policy
     from cloister.runtime.base import Guest
     from cloister.sandbox.recording import Recording
+    from cloister.sandbox.state import State
     from cloister.sandbox.surroundings import Surroundings
 
 
@@ -28,6 +29,8 @@ class Provided:
         self._provisions: Provisions | None = None
         # Or what was read first could be handed over last.
         self.renewing = asyncio.Lock()
+        # And of two policies the one that was asked for first could be in force last.
+        self.changing = asyncio.Lock()
 
     async def ready(
         self, policy: Policy, sandbox: str, surroundings: Surroundings
@@ -83,6 +86,7 @@ class Belonging:
     id: SandboxId
     _node: Node | None
     _provided: Provided
+    _state: State
 
     if TYPE_CHECKING:
 
@@ -118,8 +122,12 @@ class Belonging:
         It must have been started with a way out, which `egress=[]` gives too. Rules on requests are
         possible for hosts of which the rules or secrets of its start spoke.
         """
-        guest = self._running()
         wanted = egress if isinstance(egress, Egress) else Egress(egress)
+        async with self._provided.changing:
+            await self._change_egress(wanted)
+
+    async def _change_egress(self, wanted: Egress) -> None:
+        guest = self._running()
         if self.policy.egress is None or guest.doors is None:
             raise RequestError(
                 "the sandbox was started without a way out; start it with egress=[], and it can "
@@ -132,7 +140,9 @@ class Belonging:
             if self.recording is not None:
                 self.recording.egress_changed(policy)
             self.policy = policy
+            self._state.forget_answers()
             await self._node.change_egress(self.id, policy, depth=self._provided.is_there)
+            await self._state.change_egress(wanted)
 
     def belongs_to(self, owner: str, read_stored: ReadStored | None = None) -> None:
         """Say whose it is, and what reads the secrets that they have stored."""

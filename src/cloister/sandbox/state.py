@@ -14,7 +14,7 @@ from cloister.errors import CloisterError, RequestError, Unsupported
 from cloister.model import Profile, Result
 from cloister.node import Node, Occasion, Workspace, as_held, require_countable
 from cloister.node.remembered import require_awake
-from cloister.policy import History, ImageRoot, LedgerMode, Policy, Storage
+from cloister.policy import Egress, History, ImageRoot, LedgerMode, Policy, Storage
 from cloister.sandbox.comparing import Comparing
 from cloister.sandbox.remembering import Remembering, to_the_end
 from cloister.sandbox.templated import find_template, launch, template_policy
@@ -164,6 +164,18 @@ class State(Remembering, Comparing):
                 snapshot=self._snapshot_before if has_disk else None,
             )
         return await self._desk.ask(question)
+
+    def forget_answers(self) -> None:
+        """Have asked anew what a person has allowed to stay so."""
+        if self._desk is not None:
+            self._desk.forget()
+
+    async def change_egress(self, egress: Egress | None) -> None:
+        """Note what it may reach from now on, also when it is opened again."""
+        # What was asked by the old rules while they were replaced.
+        self.forget_answers()
+        if self._workspace is not None:
+            await self._workspace.change_egress(egress)
 
     async def _snapshot_before(self) -> str:
         return (await self.snapshot(None)).id

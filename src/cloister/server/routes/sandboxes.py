@@ -297,6 +297,12 @@ async def _change_egress(call: Call) -> SandboxInfo:
     table = msgspec.structs.asdict(wanted)
     egress = parse_egress(table, call.caller, call.fleet.settings)
     await resident.sandbox.update_egress(egress)
+    # Or what was taken from it would be its own again once it is kept, and resumed.
+    row = await call.fleet.row(call.caller.tenant, resident.id)
+    spec = msgspec.json.decode(row.spec, type=SandboxSpec)
+    spec.egress = table
+    text = msgspec.json.encode(spec, enc_hook=str).decode()
+    await call.fleet.records.change_sandbox(row.id, spec=text)
     return info_of(resident)
 
 
