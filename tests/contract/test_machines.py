@@ -148,8 +148,9 @@ async def test_the_next_machine_is_begun_ahead_and_not_given_where_its_files_hav
             async with Sandbox(policy):
                 pass
         await runtime.fill_spare()
-        assert runtime._spare._launching is not None
-        return (await runtime._spare._launching).pid
+        begun = runtime._spare.stock.begun
+        assert begun is not None
+        return (await begun).pid
 
     ahead = await begun_ahead()
     async with Sandbox(policy) as sandbox:

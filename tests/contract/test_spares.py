@@ -11,8 +11,8 @@ import pytest
 
 from cloister import Limits, Mount, RequestError, Sandbox
 from cloister.node import Node, list_records
-from cloister.runtime.namespace import spare
-from cloister.runtime.namespace.spare import AGE_S, SETTING
+from cloister.runtime import one_ahead
+from cloister.runtime.one_ahead import AGE_S, SETTING
 from cloister.verify import resources
 from cloister.verify.ends import wait_ended
 from cloister.verify.resources import (
@@ -32,7 +32,7 @@ Kind = Callable[[], Sandbox]
 @pytest.fixture(autouse=True)
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is in stock stays there for a test, on a machine of whatever speed."""
-    monkeypatch.setattr(spare, "AGE_S", 3 * DEADLINE_S)
+    monkeypatch.setattr(one_ahead, "AGE_S", 3 * DEADLINE_S)
 
 
 def plain() -> Sandbox:
@@ -137,7 +137,7 @@ async def test_what_is_opened_for_each_sandbox_is_not_opened_ahead(tmp_path: Pat
 
 
 async def test_nobody_comes_and_nothing_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(spare, "AGE_S", AGE_S)
+    monkeypatch.setattr(one_ahead, "AGE_S", AGE_S)
     await pid_of_one()
     baseline = await wait_baseline()
     began = asyncio.get_running_loop().time()
@@ -168,7 +168,7 @@ async def test_a_spare_that_was_killed_is_not_given() -> None:
     await wait_closed(pidfd)
     async with asyncio.timeout(DEADLINE_S):
         # The launcher tells of the end in a moment.
-        while Node.current()._runtimes["namespace"]._spare._plan is not None:
+        while Node.current()._runtimes["namespace"]._spare.stock.begun is not None:
             await asyncio.sleep(0.01)
     assert await pid_of_one() != stocked
 
@@ -197,9 +197,9 @@ async def test_giving_up_on_a_spare_that_is_not_ready_ends_it() -> None:
 async def test_the_end_of_a_spare_that_is_cancelled_before_it_begins_holds_nobody_up() -> None:
     await make_spare()
     keeper = Node.current()._runtimes["namespace"]._spare
-    keeper._let_go()
+    keeper.stock.let_go()
     # As asyncio.run() does to whatever there is, and has the node closed after that.
-    keeper._ending.cancel()
+    keeper.stock._ending[-1].cancel()
     async with asyncio.timeout(DEADLINE_S):
         await Node.current().end_spares()
         await Node.current().close()

@@ -43,12 +43,12 @@ async def _standing() -> StandingFork:
     """Return the one that stands ready."""
     node = Node.current()
     await node.fill_spares()
-    begun = node.ahead._begun
+    begun = node.ahead.stock.begun
     assert begun is not None
     standing = await begun
     assert isinstance(standing, StandingFork)
     # Its time does not run out while it is looked at.
-    node.ahead._stop_clock()
+    node.ahead.stock.stop_clock()
     return standing
 
 

@@ -24,6 +24,7 @@ class Stock:
         default_factory=lambda: GuestGone("it did not come up", reason="gone")
     )
     made: list[One] = field(default_factory=list)
+    was_given_up: asyncio.Event = field(default_factory=asyncio.Event)
 
     def begin(self) -> Callable[[], Coroutine[Any, Any, One]]:
         async def begin() -> One:
@@ -43,6 +44,7 @@ class One:
 
     async def give_up(self) -> None:
         self.stock.given_up += 1
+        self.stock.was_given_up.set()
 
 
 @pytest.fixture
@@ -101,9 +103,9 @@ async def test_one_that_nobody_comes_for_is_given_up(stock: Stock) -> None:
         ahead.used("a", stock.begin())
     await ahead.fill()
     async with asyncio.timeout(30):
-        while not stock.given_up:
-            await asyncio.sleep(0.05)
+        await stock.was_given_up.wait()
     await ahead.end()
+    assert stock.given_up == 1
 
 
 async def test_there_are_none_where_none_are_wanted(
