@@ -15,6 +15,7 @@ from cloister.e2b import fields
 from cloister.e2b.answers import empty_answer, json_answer, patiently, read_json
 from cloister.e2b.build_recipe import parse_hash
 from cloister.e2b.control import Desk, Route, Visit, route
+from cloister.e2b.heard import hear_tenant
 from cloister.e2b.refusal import CallRefused
 from cloister.e2b.tags import DEFAULT, parse_tag, plain_reference, tagged
 from cloister.e2b.wanted import OWN_TEMPLATES
@@ -81,6 +82,7 @@ async def put_file(desk: Desk, request: Request) -> Response:
         raise CallRefused("unauthenticated", "the link is not one of ours")
     if int(expires) < time.time():
         raise CallRefused("unauthenticated", "the link has expired; ask for another")
+    hear_tenant(request.scope, tenant, "/templates/{}/files/{}", "link")
     desk.house.access.hold(request.scope, tenant)
     desk.builds.make_room(tenant)
     target = desk.builds.archive(tenant, hash)

@@ -15,6 +15,7 @@ from cloister.e2b.asleep import Asleep
 from cloister.e2b.box import own_id
 from cloister.e2b.boxes import Boxes
 from cloister.e2b.builds import Builds
+from cloister.e2b.heard import hear, hear_route
 from cloister.e2b.refusal import CallRefused
 from cloister.server.app import House
 from cloister.server.tokens import Caller
@@ -102,12 +103,16 @@ async def answer(desk: Desk, routes: list[Route], request: Request) -> Response:
 
     async def found(request: Request) -> Response:
         caller = await desk.house.access.caller(request)
+        hear(request.scope).caller = caller
         # As it came: a name may hold an encoded slash, and is one segment all the same.
         path = request.scope.get("raw_path", b"").decode("ascii", "replace").partition("?")[0]
         for method, pattern, endpoint in routes:
             matched = pattern.fullmatch(path)
             if matched is not None and method == request.method:
                 names = [unquote(each) for each in matched.groups()]
+                hear_route(request.scope, pattern, caller)
+                # The id that the path names, if it is one: whose it is has yet to be found out.
+                hear(request.scope).sandbox = own_id(names[0]) if names else None
                 named(f"{method} e2b {getattr(endpoint, '__name__', 'call').replace('_', ' ')}")
                 return await endpoint(Visit(desk, request, caller, *names))
         return error_answer(501, f"{request.method} {path[:200]} is not supported here")

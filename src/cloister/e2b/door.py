@@ -18,6 +18,7 @@ from cloister.e2b.boxes import Boxes, read_key
 from cloister.e2b.build_routes import BUILD_ROUTES, put_file
 from cloister.e2b.builds import Builds
 from cloister.e2b.control import Desk
+from cloister.e2b.heard import hear, hear_resident, tell
 from cloister.e2b.interpreter import routes as interpreter
 from cloister.e2b.network_routes import NETWORK_ROUTES
 from cloister.e2b.pausing import resume_for_traffic
@@ -78,8 +79,10 @@ class E2BDoor:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer it."""
         address = _address(scope)
+        hear(scope)
         if scope["type"] == "websocket":
-            await self._websocket(address, scope, receive, send)
+            status = await self._websocket(address, scope, receive, send)
+            tell(self._desk.house.observation, scope, status)
             return
         request = Request(scope, receive)
         if address is None and request.method == "PUT" and _UPLOAD.fullmatch(scope["path"]):
@@ -96,6 +99,7 @@ class E2BDoor:
             response = await self._answer(*address, request)
         if address is not None:
             response.headers.update(_ANYWHERE)
+        tell(self._desk.house.observation, scope, response.status_code)
         await response(scope, receive, send)
 
     async def close(self) -> None:
@@ -108,6 +112,7 @@ class E2BDoor:
         found = None if box is None else self._boxes.find(box.id)
         if box is None or found is None:
             raise CallRefused("unauthenticated", "invalid signature")
+        hear_resident(request.scope, found[1], "/files")
         self._desk.house.access.hold(request.scope, found[1].tenant)
         return await envd.answer(box, request)
 
@@ -116,6 +121,7 @@ class E2BDoor:
         if found is None:
             return bad_gateway(id, "The sandbox was not found")
         box, resident = found
+        hear_resident(request.scope, resident, _known(port, request))
         try:
             # By the rate of its tenant's own requests, or of those who know its address.
             visits = not _is_of_its_tenant(box, port, request)
@@ -139,27 +145,30 @@ class E2BDoor:
 
     async def _websocket(
         self, address: tuple[int, str] | None, scope: Scope, receive: Receive, send: Send
-    ) -> None:
+    ) -> int:
+        """Carry a WebSocket to a port, or close it; return what of it is noted."""
         found = None if address is None else self._find(address[1])
         token = Headers(scope=scope).get("e2b-traffic-access-token")
         if address is None or found is None or not found[0].lets_traffic(token):
             await send({"type": "websocket.close", "code": 4404})
-            return
+            return 404
+        hear_resident(scope, found[1], None)
         if address[0] in (envd.PORT, interpreter.PORT):
             await send({"type": "websocket.close", "code": 4404})
-            return
+            return 404
         try:
             self._desk.house.access.hold(scope, found[1].tenant, visits=True)
         except Exhausted:
             await send({"type": "websocket.close", "code": 4429})
-            return
+            return 429
         box, port = found[0], address[0]
         if box.sandbox.is_paused and not await self._wake(box, found[1]):
             await send({"type": "websocket.close", "code": 4404})
-            return
+            return 404
         headers = passed_headers(box, port, scope["headers"])
         opening = Opening(target_of(scope), headers, scope.get("subprotocols", []))
         await carry_socket(box.sandbox, port, opening, receive, send)
+        return 101
 
     def _find(self, id: str) -> tuple[Box, Resident] | None:
         own = own_id(id)
@@ -176,6 +185,13 @@ def _is_of_its_tenant(box: Box, port: int, request: Request) -> bool:
     if port == envd.PORT:
         return envd.is_opened_by(box, request)
     return port == interpreter.PORT and box.is_opened_by(request.headers.get("x-access-token"))
+
+
+def _known(port: int, request: Request) -> str | None:
+    """Return the path of a call to a sandbox as it is written here, if it is one of ours."""
+    if port == envd.PORT:
+        return envd.known_path(request.url.path)
+    return interpreter.known_path(request.url.path) if port == interpreter.PORT else None
 
 
 def _is_let_in(box: Box, port: int, request: Request) -> bool:

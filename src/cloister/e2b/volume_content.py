@@ -18,6 +18,7 @@ from cloister.e2b import fields
 from cloister.e2b.answers import empty_answer, json_answer, patiently, read_json
 from cloister.e2b.connect import send_until_gone
 from cloister.e2b.control import Desk
+from cloister.e2b.heard import hear_tenant
 from cloister.e2b.refusal import CallRefused, refusal_of
 from cloister.errors import CloisterError, NotFound
 from cloister.model import User, VolumeMount, parse_name
@@ -56,6 +57,7 @@ async def _answer(desk: Desk, request: Request) -> Response:
     _, _, rest = request.url.path.partition("/volumecontent/")
     name, _, part = rest.partition("/")
     tenant = _require_token(desk, request, name)
+    hear_tenant(request.scope, tenant, "/volumecontent/{}", "volume")
     await desk.house.fleet.shelves.volume(tenant, name)
     desk.house.access.hold(request.scope, tenant)
     path = _place(request.query_params.get("path", "/"))

@@ -79,6 +79,20 @@ class Observation:
         caller = replace(OWNER_CALLER, tenant=whose.tenant, token="link")  # noqa: S106
         self._note(method, LINKED_PATH, request, caller, status, begun, id, whose.sandbox)
 
+    def other(
+        self,
+        method: str,
+        path: str,
+        request: HTTPConnection,
+        caller: Caller | None,
+        status: int,
+        begun: float,
+        id: str,
+        sandbox: str | None,
+    ) -> None:
+        """Note what was asked by another protocol; `path` is a word of ours for it."""
+        self._note(method, path, request, caller, status, begun, id, sandbox)
+
     def _note(
         self,
         method: str,
