@@ -57,7 +57,8 @@ fn main() -> ExitCode {
     if command == "pages" {
         let numbers: Vec<i32> = arguments.filter_map(|word| word.parse().ok()).collect();
         return match numbers[..] {
-            [pid, base, out] => finish(machine::pages::run(pid, base, out)),
+            [pid, base, out] => finish(machine::pages::run(pid, base, out, None)),
+            [pid, base, out, listed] => finish(machine::pages::run(pid, base, out, Some(listed))),
             _ => usage(),
         };
     }
@@ -122,7 +123,7 @@ fn usage() -> ExitCode {
     eprintln!(
         "usage: cell zygote DESCRIPTOR | cell guest FILES BOUNDING OWN ROOT PIDS EGRESS PTRACE SETID CORE | \
          cell unpack DIRECTORY ENTRIES BYTES kept|single|upper | cell machine LAYERS [kept] [shown=COUNT] | \
-         cell execute DESCRIPTORS PROGRAM [ARGUMENT...] | cell pages PID BASE OUT | \
+         cell execute DESCRIPTORS PROGRAM [ARGUMENT...] | cell pages PID BASE OUT [LISTED] | \
          cell format FIRST FILES OUT TREE|- PROGRAM [ARGUMENT...] | \
          cell warden PROGRAM [ARGUMENT...] -- SAVER [ARGUMENT...] | cell ticks | cell steps | cell syscalls"
     );

@@ -133,8 +133,29 @@ async def test_a_machine_that_is_killed_has_what_was_synced_and_goes_on_from_its
         assert await _number(sandbox, at_least) > at_least
         assert (await sandbox.run("cat a; test ! -e x")).stdout == "synced\n"
         assert store.memories.paused("task") is None
+        await _goes_on_from_what_changed(sandbox, store)
     finally:
         await sandbox.stop()
+
+
+async def _goes_on_from_what_changed(sandbox: Sandbox, store: Store) -> None:
+    """Only what changed is written, and it is enough, though what it stands on is removed."""
+    memory = store.directory / "memory"
+    [first] = memory.glob("*.sealed")
+    taken = await sandbox.snapshot("later", memory=True)
+    later = await _number(sandbox)
+    paused = await sandbox.pause_to_disk()
+    sizes = [(memory / f"{each.id}.sealed").stat().st_size for each in (taken, paused)]
+    assert max(sizes) < first.stat().st_size
+    booted = {path.stat().st_ino for path in memory.glob("*.machine-*.under")}
+    assert len(booted) == 1
+    store.memories.remove(first.stem)
+    store.snapshots.remove(taken)
+    again = await Sandbox.resumed("task")
+    try:
+        assert await _number(again, later) > later
+    finally:
+        await again.stop()
 
 
 async def _kill(sandbox: Sandbox) -> None:

@@ -7,7 +7,7 @@ import secrets
 from pathlib import Path
 
 from cloister.errors import HostError, RequestError
-from cloister.store.memories import KEY_BYTES
+from cloister.store.sealing import KEY_BYTES
 
 SETTING = "CLOISTER_MEMORY_KEY"
 

@@ -279,9 +279,16 @@ class Node:
         if path is not None:
             path.unlink(missing_ok=True)
 
-    async def checkpoint(self, guest: Guest) -> Memory:
-        """Save the memory of a sandbox, which is then to be destroyed; or raise Unsupported."""
-        return await _remembering(self._runtimes[guest.runtime]).checkpoint(guest)
+    async def checkpoint(self, guest: Guest, is_kept: Callable[[str], bool]) -> Memory:
+        """Save the memory of a sandbox, which is then to be destroyed; or raise Unsupported.
+
+        It may stand on memories that are kept, as `is_kept` says of a name.
+        """
+        return await _remembering(self._runtimes[guest.runtime]).checkpoint(guest, is_kept)
+
+    def kept(self, guest: Guest, name: str) -> None:
+        """What a sandbox has gone on from is kept by this name: its next memory may stand on it."""
+        _remembering(self._runtimes[guest.runtime]).kept(guest, name)
 
     async def memory_place(self, policy: Policy, id: str) -> Path:
         """Return a directory for memory that a sandbox of this policy is to go on from."""

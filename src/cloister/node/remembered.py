@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import functools
 import importlib.util
 import secrets
 import shutil
@@ -17,6 +18,7 @@ from cloister.node.memory_key import memory_key
 from cloister.node.node import Node
 from cloister.node.stock import open_store
 from cloister.policy import Policy
+from cloister.runtime.base import Guest
 from cloister.runtime.memory import Memory, Renewal
 
 if TYPE_CHECKING:
@@ -24,6 +26,13 @@ if TYPE_CHECKING:
 
 # What a wall saves beside what is in memory: of its kernel, of devices.
 _BESIDE_MEMORY_BYTES = 2**30
+
+
+async def save(store: Store, guest: Guest) -> Memory:
+    """Save the memory of a sandbox, over what is kept of it already where its wall can do that."""
+    key = await asyncio.to_thread(memory_key)
+    is_kept = functools.partial(store.memories.holds, key=key)
+    return await Node.current().checkpoint(guest, is_kept)
 
 
 async def seal(
@@ -42,7 +51,9 @@ async def seal(
     most = None if memory_bytes is None else 2 * memory_bytes + _BESIDE_MEMORY_BYTES
     facts = {"runtime": runtime, "first_id": memory.first_id, "renewals": renewals}
     key = await asyncio.to_thread(memory_key)
-    await asyncio.to_thread(store.memories.seal, snapshot.id, memory.files, facts, key, most)
+    await asyncio.to_thread(
+        store.memories.seal, snapshot.id, memory.files, facts, key, most, memory.under
+    )
 
 
 @contextlib.asynccontextmanager
@@ -61,7 +72,13 @@ async def unsealed(snapshot: Snapshot, policy: Policy) -> AsyncIterator[Memory]:
                 f"the memory of {quote(snapshot.id)} is of the runtime {quote(facts['runtime'])}, "
                 f"which is not {quote(name)}; fork it without changing runtime or trust"
             )
-        memory = Memory(place, facts["first_id"], renewal=Renewal(facts["renewals"], ""))
+        memory = Memory(
+            place,
+            facts["first_id"],
+            renewal=Renewal(facts["renewals"], ""),
+            under=tuple(name for name, _ in facts.get("under", ())),
+            name=snapshot.id,
+        )
         try:
             yield memory
         finally:

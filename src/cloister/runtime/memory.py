@@ -36,6 +36,10 @@ class Memory:
     Whoever goes on from it is the same sandbox, over the `link` it had; or another one, by a
     `renewal`, whose requests have numbers from `first_id` on. With `standing` that has been done
     already, and somebody stands still until it is known who it is.
+
+    It may be what differs from other memories: `under` are their names, the lowest first, and they
+    lie in the directory `under` of the files unless they are known to whoever saved it. `name` is
+    what it is kept as itself.
     """
 
     files: Path
@@ -43,14 +47,18 @@ class Memory:
     link: Link | None = None
     renewal: Renewal | None = None
     standing: Guest | None = None
+    under: tuple[str, ...] = ()
+    name: str | None = None
 
 
 @runtime_checkable
 class Remembering(Protocol):
     """A runtime that can do it; one that has neither of these cannot."""
 
-    async def checkpoint(self, guest: Guest) -> Memory:
+    async def checkpoint(self, guest: Guest, is_kept: Callable[[str], bool]) -> Memory:
         """Write what is in memory into files, which the caller removes; then `destroy` the guest.
+
+        `is_kept` says whether something can stand on the memory of a name; it may take a while.
 
         Nothing inside runs any more when this returns, and the disk is as of that moment. Its link
         is held, and open until somebody goes on with it or closes it. If it raises, the sandbox
@@ -59,6 +67,9 @@ class Remembering(Protocol):
 
     def memory_place(self, id: str) -> Path:
         """Return a directory to be made for unsealed memory: swept with everything else of ours."""
+
+    def kept(self, guest: Guest, name: str) -> None:
+        """What a guest has gone on from is kept by this name: its next memory may stand on it."""
 
     async def let_go(self, memory: Memory) -> None:
         """Hold nothing any more that was made of these files for those who go on from them."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from cloister.errors import RequestError
 from cloister.node import Node, Occasion
-from cloister.node.remembered import renewed, require_sealing, seal
+from cloister.node.remembered import renewed, require_sealing, save, seal
 from cloister.runtime.memory import Memory
 
 if TYPE_CHECKING:
@@ -118,7 +118,7 @@ class Remembering:
         await workspace.require_name_free(occasion)
         require_sealing()
         runtime = sandbox.guest.runtime
-        memory = await Node.current().checkpoint(sandbox.guest)
+        memory = await save(workspace.store, sandbox.guest)
         await sandbox.end_guest()
         try:
             try:
@@ -135,6 +135,8 @@ class Remembering:
                     renewals=renewals,
                     memory_bytes=sandbox.policy.limits.memory,
                 )
+                if goes_on:
+                    Node.current().kept(sandbox.guest, taken.id)
                 taken = await workspace.give_name(taken, occasion)
             except BaseException:
                 # Nothing was saved, and so nothing may be lost by it.
@@ -144,6 +146,7 @@ class Remembering:
             if not goes_on and memory.link is not None:
                 memory.link.close()
         finally:
+            await Node.current().let_go(sandbox.policy, memory)
             await asyncio.to_thread(shutil.rmtree, memory.files, ignore_errors=True)
         if self.recording is not None:
             self.recording.snapshot(taken)

@@ -2,31 +2,34 @@
 
 from __future__ import annotations
 
-import json
+import contextlib
 import os
 import secrets
 import stat
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
-from cloister.errors import HostError, NotFound, RequestError, Unsupported
+from cloister.errors import HostError, NotFound, RequestError
 from cloister.model import quote
 from cloister.store.place import make_private
+from cloister.store.sealing import Sealed, open_sealed, write_sealed
 from cloister.store.trees import Trees
 
-KEY_BYTES = 32
-_MAGIC = b"cloister-memory-1\n"
-_SALT_BYTES = 32
-# Sealed a piece at a time; a piece says which one it is and whether it is the last.
-_PIECE = 1024 * 1024
-_TAG_BYTES = 16
-_MOST_FACTS_BYTES = 64 * 1024
-_SEALED, _PART, _PAUSED = ".sealed", ".part", ".paused"
+# The one file of a memory that others stand on.
+LAYERED = "memory"
+# In a directory of files, that with the memories they stand on, each a file called as it is.
+UNDER = "under"
+_SEALED, _PART, _PAUSED, _UNDER = ".sealed", ".part", ".paused", f".{UNDER}"
 
 
 class Memories:
-    """What is kept of memory, by the id of the snapshot that has the disk of the same moment."""
+    """What is kept of memory, by the id of the snapshot that has the disk of the same moment.
+
+    A memory may be what differs from others that it stands on. Each has links of its own to the
+    sealed files of those (`SNAPSHOT.NAME.under`), so that whoever is removed takes nothing from
+    another, and with the last one they are gone.
+    """
 
     def __init__(self, trees: Trees) -> None:
         self._trees = trees
@@ -36,6 +39,10 @@ class Memories:
         """Whether there is memory to a snapshot."""
         return self._path(snapshot).exists()
 
+    def holds(self, name: str, key: bytes) -> bool:
+        """Whether something can stand on the memory of this name."""
+        return any(_is_sealed(path, name, key) for path in self._holding(name))
+
     def seal(
         self,
         snapshot: str,
@@ -43,10 +50,16 @@ class Memories:
         facts: Mapping[str, Any],
         key: bytes,
         most_bytes: int | None = None,
+        under: Sequence[str] = (),
     ) -> None:
-        """Keep the files of a directory under a key; there is all of it or nothing."""
+        """Keep the files of a directory under a key; there is all of it or nothing.
+
+        `under` are the memories it stands on, the lowest first; one of which there is none yet is
+        made of the file of its name in the directory `under` there.
+        """
         make_private(self._directory)
-        names = sorted(entry.name for entry in files.iterdir())
+        own = (entry.name for entry in files.iterdir() if not (under and entry.name == UNDER))
+        names = sorted(own)
         sizes = [(name, _plain_size(files / name)) for name in names]
         total_bytes = sum(size for _, size in sizes)
         if most_bytes is not None and total_bytes > most_bytes:
@@ -54,44 +67,95 @@ class Memories:
             raise HostError(
                 f"the saved memory has {total_bytes} bytes and may have {most_bytes}; none was kept"
             )
-        part = self._directory / f"{snapshot}.{secrets.token_hex(4)}{_PART}"
+        try:
+            stands_on = [
+                (name, self._link(snapshot, name, files / UNDER, key).hex()) for name in under
+            ]
+            said = {**facts, "files": sizes, "under": stands_on}
+            self._write(self._path(snapshot), snapshot, said, [files / name for name in names], key)
+            _sync(self._directory)
+        except BaseException:
+            self.remove(snapshot)
+            raise
+
+    def _link(self, snapshot: str, name: str, plain: Path, key: bytes) -> bytes:
+        """Have a memory stay for as long as the snapshot that stands on it; return its salt."""
+        path = self._under(snapshot, name)
+        for found in self._holding(name):
+            with contextlib.suppress(FileNotFoundError):
+                os.link(found, path)
+                if _is_sealed(path, name, key):
+                    return self._salt(path, name, key)
+                # Sealed under another key, or damaged.
+                path.unlink()
+        source = plain / name
+        if not source.exists():
+            raise HostError(
+                f"the memory of {quote(name)}, on which this one stands, was removed meanwhile; "
+                "save it again"
+            )
+        # Called as every other in which it lies, though its own name is another.
+        said = {"files": [(LAYERED, _plain_size(source))]}
+        self._write(path, name, said, [source], key)
+        return self._salt(path, name, key)
+
+    def _salt(self, path: Path, name: str, key: bytes) -> bytes:
+        with open(path, "rb") as file:
+            return open_sealed(file, name, key).salt
+
+    def _write(
+        self, path: Path, name: str, facts: Mapping[str, Any], files: Iterable[Path], key: bytes
+    ) -> None:
+        part = path.with_name(f"{path.stem}.{secrets.token_hex(4)}{_PART}")
+        over = bool(facts.get("under"))
         try:
             with open(os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "wb") as out:
-                salt = secrets.token_bytes(_SALT_BYTES)
-                out.write(_MAGIC + salt)
-                head = json.dumps({**facts, "files": sizes}).encode()
-                pieces = _pieces(head, [files / name for name in names])
-                for piece in _sealed(pieces, _cipher(key, salt), snapshot):
-                    out.write(piece)
-                out.flush()
-                os.fsync(out.fileno())
-            part.rename(self._path(snapshot))
+                write_sealed(out, name, facts, files, key, stands_on_others=over)
+            part.rename(path)
         except BaseException:
             part.unlink(missing_ok=True)
             raise
 
     def facts(self, snapshot: str, key: bytes) -> dict[str, Any]:
         """Return what was said of the memory when it was saved."""
-        with self._open(snapshot) as sealed:
-            return _read_facts(_opened(sealed, key, snapshot), snapshot)[0]
+        with self._open(snapshot) as file:
+            return open_sealed(file, snapshot, key).facts
 
     def unseal(self, snapshot: str, into: Path, key: bytes) -> dict[str, Any]:
-        """Write the files into a directory, which is in memory; return what was said of it."""
-        with self._open(snapshot) as sealed:
-            facts, rest = _read_facts(_opened(sealed, key, snapshot), snapshot)
-            for name, size in facts["files"]:
-                with open(
-                    os.open(into / name, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o444), "wb"
-                ) as out:
-                    while size > 0:
-                        piece = _next(rest, snapshot)
-                        out.write(piece)
-                        size -= len(piece)
-            return facts
+        """Write the files into a directory, which is in memory; return what was said of it.
+
+        Those it stands on are in the directory `under` there, each called by its name.
+        """
+        with self._open(snapshot) as file:
+            sealed = open_sealed(file, snapshot, key)
+            for name, size in sealed.facts["files"]:
+                _write_plain(into / name, sealed.read(size))
+        below = sealed.facts.get(UNDER) or ()
+        if below:
+            (into / UNDER).mkdir(mode=0o700)
+        for name, salt in below:
+            self._unseal_under(snapshot, name, bytes.fromhex(salt), into / UNDER / name, key)
+        return sealed.facts
+
+    def _unseal_under(self, snapshot: str, name: str, salt: bytes, to: Path, key: bytes) -> None:
+        path = self._under(snapshot, name)
+        if not path.exists():
+            raise HostError(
+                f"the memory of {quote(snapshot)} stands on that of {quote(name)}, which is not "
+                "there any more; remove the snapshot"
+            )
+        with open(path, "rb") as file:
+            sealed = open_sealed(file, name, key)
+            if sealed.salt != salt:
+                raise HostError(
+                    f"the memory of {quote(snapshot)} stands on another {quote(name)} than the "
+                    "one that is there; remove the snapshot"
+                )
+            _write_plain(to, _layered(sealed))
 
     def remove(self, snapshot: str) -> None:
         """Forget the memory of a snapshot, whose disk stays."""
-        self._path(snapshot).unlink(missing_ok=True)
+        remove_memories(self._trees.state, [snapshot])
 
     def pause(self, name: str, snapshot: str) -> None:
         """Note that a kept sandbox goes on from the memory of its newest snapshot."""
@@ -139,12 +203,23 @@ class Memories:
             return
         known = {row["id"] for row in self._trees.records.all("SELECT id FROM snapshots", ())}
         for path in self._directory.iterdir():
-            is_known = path.suffix != _SEALED or path.stem in known
+            is_ours = path.suffix in (_SEALED, _UNDER)
+            is_known = not is_ours or path.name.partition(".")[0] in known
             if not is_known or path.suffix == _PART:
                 path.unlink(missing_ok=True)
 
     def _path(self, snapshot: str) -> Path:
         return self._directory / f"{snapshot}{_SEALED}"
+
+    def _under(self, snapshot: str, name: str) -> Path:
+        return self._directory / f"{snapshot}.{name}{_UNDER}"
+
+    def _holding(self, name: str) -> Iterator[Path]:
+        """Yield where the memory of a name lies: as its own, or below another."""
+        path = self._path(name)
+        if path.exists():
+            yield path
+        yield from sorted(self._directory.glob(f"*.{name}{_UNDER}"))
 
     def _open(self, snapshot: str) -> IO[bytes]:
         try:
@@ -162,9 +237,39 @@ def memory_directory(state: Path) -> Path:
 
 
 def remove_memories(state: Path, snapshots: Iterable[str]) -> None:
-    """Remove the memory of snapshots that are no more."""
+    """Remove the memory of snapshots that are no more; what others stand on stays theirs."""
+    directory = memory_directory(state)
     for snapshot in snapshots:
-        (memory_directory(state) / f"{snapshot}{_SEALED}").unlink(missing_ok=True)
+        (directory / f"{snapshot}{_SEALED}").unlink(missing_ok=True)
+        for path in directory.glob(f"{snapshot}.*{_UNDER}"):
+            path.unlink(missing_ok=True)
+
+
+def _is_sealed(path: Path, name: str, key: bytes) -> bool:
+    """Whether it opens under a key, and nobody has taken it away."""
+    try:
+        with open(path, "rb") as file:
+            open_sealed(file, name, key)
+    except (FileNotFoundError, HostError):
+        return False
+    return True
+
+
+def _layered(sealed: Sealed) -> Iterator[bytes]:
+    """Yield the one file of a memory that others stand on."""
+    for name, size in sealed.facts["files"]:
+        if name == LAYERED:
+            yield from sealed.read(size)
+            return
+        for _ in sealed.read(size):
+            continue
+    raise HostError(f"the memory of {sealed.name} is of another kind; remove the snapshot")
+
+
+def _write_plain(path: Path, pieces: Iterable[bytes]) -> None:
+    with open(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o444), "wb") as out:
+        for piece in pieces:
+            out.write(piece)
 
 
 def _sync(directory: Path) -> None:
@@ -175,20 +280,6 @@ def _sync(directory: Path) -> None:
         os.close(fd)
 
 
-def _pieces(head: bytes, paths: list[Path]) -> Iterator[bytes]:
-    """Yield everything in pieces, none of which holds bytes of two files."""
-    yield len(head).to_bytes(4, "little") + head
-    for path in paths:
-        with open(os.open(path, _PLAINLY), "rb") as file:
-            while piece := file.read(_PIECE):
-                yield piece
-
-
-# Whoever wrote them was inside a wall that may have been broken: a link would lead to the host's
-# files, and a pipe would be waited for.
-_PLAINLY = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-
-
 def _plain_size(path: Path) -> int:
     status = os.lstat(path)
     if not stat.S_ISREG(status.st_mode):
@@ -196,72 +287,3 @@ def _plain_size(path: Path) -> int:
             f"the saved memory has {quote(path.name)}, which is no plain file; none was kept"
         )
     return status.st_size
-
-
-def _sealed(pieces: Iterator[bytes], cipher: Any, snapshot: str) -> Iterator[bytes]:
-    number, piece = 0, next(pieces)
-    for after in pieces:
-        yield _seal(cipher, number, piece, snapshot, last=False)
-        number, piece = number + 1, after
-    yield _seal(cipher, number, piece, snapshot, last=True)
-
-
-def _seal(cipher: Any, number: int, piece: bytes, snapshot: str, *, last: bool) -> bytes:
-    sealed: bytes = cipher.encrypt(_nonce(number, last), piece, snapshot.encode())
-    return len(sealed).to_bytes(4, "little") + sealed
-
-
-def _opened(file: IO[bytes], key: bytes, snapshot: str) -> Iterator[bytes]:
-    from cryptography.exceptions import InvalidTag
-
-    if file.read(len(_MAGIC)) != _MAGIC:
-        raise HostError(f"the memory of {snapshot} is no file of ours; remove the snapshot")
-    cipher = _cipher(key, file.read(_SALT_BYTES))
-    number, is_last = 0, False
-    length = file.read(4)
-    while length:
-        size = int.from_bytes(length, "little")
-        if size > _PIECE + _TAG_BYTES + _MOST_FACTS_BYTES:
-            raise HostError(f"the memory of {snapshot} is damaged; remove the snapshot")
-        sealed, length = file.read(size), file.read(4)
-        is_last = not length
-        try:
-            yield cipher.decrypt(_nonce(number, is_last), sealed, snapshot.encode())
-        except InvalidTag:
-            raise HostError(
-                f"the memory of {snapshot} is damaged, or was sealed under another key; name the "
-                "right one with CLOISTER_MEMORY_KEY"
-            ) from None
-        number += 1
-
-
-def _read_facts(pieces: Iterator[bytes], snapshot: str) -> tuple[dict[str, Any], Iterator[bytes]]:
-    head = _next(pieces, snapshot)
-    return json.loads(head[4:]), pieces
-
-
-def _next(pieces: Iterator[bytes], snapshot: str) -> bytes:
-    piece = next(pieces, None)
-    if piece is None:
-        raise HostError(f"the memory of {snapshot} is not all there; remove the snapshot")
-    return piece
-
-
-def _nonce(number: int, last: bool) -> bytes:
-    # Each file has a key of its own, so that a counter never repeats under one.
-    return number.to_bytes(11, "little") + bytes((last,))
-
-
-def _cipher(key: bytes, salt: bytes) -> Any:
-    if len(key) != KEY_BYTES:
-        raise RequestError(f"a key of {len(key)} bytes for memory; it has {KEY_BYTES}")
-    try:
-        from cryptography.hazmat.primitives.ciphers.aead import AESGCM
-        from cryptography.hazmat.primitives.hashes import SHA256
-        from cryptography.hazmat.primitives.kdf.hkdf import HKDF
-    except ImportError:
-        raise Unsupported(
-            "saved memory is encrypted, which needs the Python package cryptography; "
-            "pip install 'cloister[memory]'"
-        ) from None
-    return AESGCM(HKDF(SHA256(), KEY_BYTES, salt, b"cloister memory").derive(key))

@@ -115,6 +115,9 @@ class GvisorRuntime:
         """Return a directory for memory of a sandbox, saved or to go on from."""
         return self._launching.memory_place(id)
 
+    def kept(self, guest: Guest, name: str) -> None:
+        """Nothing stands on what runsc writes: it is one stream, in which nothing has its place."""
+
     async def let_go(self, memory: Memory) -> None:
         """Nothing is made of saved memory: each sandbox reads it for itself."""
 
@@ -175,8 +178,8 @@ class GvisorRuntime:
     async def _launch_spare(self, plan: Plan) -> GvisorGuest:
         return await self._launch(new_sandbox_id(), plan, lambda error: self._spare.lost(plan))
 
-    async def checkpoint(self, guest: Guest) -> Memory:
-        """Have runsc write its memory down, by which it ends."""
+    async def checkpoint(self, guest: Guest, is_kept: Callable[[str], bool]) -> Memory:
+        """Have runsc write its memory down, all of it, by which it ends."""
         if not isinstance(guest, GvisorGuest) or guest.word is None:
             raise RequestError("this guest belongs to another runtime")
         if guest.plan.disk is None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from cloister.errors import LaunchFailed
 from cloister.runtime.microvm.desk import Desk
 from cloister.runtime.microvm.images import empty_tree, etc_tree
+from cloister.runtime.microvm.layers import Standing
 from cloister.runtime.microvm.machine import KVM, TCG, Shape
 from cloister.runtime.microvm.monitor import Monitor
 from cloister.runtime.microvm.program import find_qemu
@@ -54,6 +55,7 @@ class MicrovmGuest(NamespaceGuest):
     way_out: WayOut | None = None
     # What its memory was at first, where it may be saved.
     began_from: int | None = None
+    standing: Standing = Standing()
     # The disks that it was given to read.
     disks: Sequence[Path] = ()
 

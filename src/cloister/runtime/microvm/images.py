@@ -96,7 +96,7 @@ def _dig(image: Path) -> None:
         with open(image, "rb") as source, open(dug, "xb") as to:
             size = os.fstat(source.fileno()).st_size
             to.truncate(size)
-            for start, end in _parts(source.fileno(), size):
+            for start, end in data_parts(source.fileno(), size):
                 for at in range(start, end, _DUG_BYTES):
                     data = os.pread(source.fileno(), min(_DUG_BYTES, end - at), at)
                     if data.strip(b"\0"):
@@ -170,13 +170,14 @@ def copy_sparse(source: int, to: int) -> None:
         os.ftruncate(to, size)
     else:
         return
-    for start, end in _parts(source, size):
+    for start, end in data_parts(source, size):
         os.lseek(to, start, os.SEEK_SET)
         while start < end:
             start += os.sendfile(to, source, start, end - start)
 
 
-def _parts(fd: int, size: int) -> Iterator[tuple[int, int]]:
+def data_parts(fd: int, size: int) -> Iterator[tuple[int, int]]:
+    """Yield where a file of which most is not there has something, and where that ends."""
     end = 0
     while end < size:
         try:

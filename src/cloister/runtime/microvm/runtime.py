@@ -30,6 +30,7 @@ from cloister.runtime.microvm.guest import MachinePlan, MicrovmGuest, end_machin
 from cloister.runtime.microvm.held import hold
 from cloister.runtime.microvm.inside import plan_inside
 from cloister.runtime.microvm.launch import launch_machine
+from cloister.runtime.microvm.layers import Layer, Standing
 from cloister.runtime.microvm.machine import KVM, TCG, Shape, restored, shown_to
 from cloister.runtime.microvm.monitor import Monitor
 from cloister.runtime.microvm.program import find_qemu, qemu_files, why_not
@@ -39,6 +40,7 @@ from cloister.runtime.microvm.saving import (
     checkpoint,
     hold_still,
     require_same_accelerator,
+    saved_kernel,
     settle_disk,
 )
 from cloister.runtime.microvm.settled import SettledMemories
@@ -214,7 +216,8 @@ class MicrovmRuntime:
         inside, shape = plan.inside, plan.shape
         layers = await asyncio.to_thread(self._images, plan.layers)
         given = await asyncio.to_thread(given_letters, plan.given)
-        made = await self._saved(plan, shape, layers, fresh=memory is None)
+        # Memory is all there is to go on from: what has booted may be gone by then.
+        made = await self._saved(plan, shape, layers) if memory is None else None
 
         def require(_: Plan, posture: Posture) -> None:
             require_posture(inside, posture)
@@ -225,16 +228,17 @@ class MicrovmRuntime:
             await monitor.ask("cont")
             if memory is not None:
                 await desk.thaw_renewed(time.time_ns(), memory.renewal, given)
-            elif made.first_id is not None:
+            elif made is not None and made.first_id is not None:
                 await desk.renew(time.time_ns(), given)
             elif given:
                 await desk.give(given)
 
         with ExitStack() as held:
-            held.callback(made.close)
             letters, goes_on = b"", memory
-            if memory is None:
-                first, saved = made.memory, made.opened_state()
+            if made is not None:
+                held.callback(made.close)
+                first, saved, kernel = made.memory, made.opened_state(), made.kernel
+                standing = Standing((Layer(made.name),), began_from_lowest=True)
                 empty = made.disk_path
                 if shape.is_kept:
                     empty = await asyncio.to_thread(empty_disk, shape)
@@ -245,12 +249,11 @@ class MicrovmRuntime:
                 else:
                     # Its guest goes on as another, in which no program knows of the one before.
                     goes_on = Memory(Path(), made.first_id, renewal=Renewal(0, ""))
-            else:
+            elif memory is not None:
                 require_same_accelerator(memory.files, shape)
-                first = hold(held, await self._settled.of(shape, memory.files))
-                if memory.renewal is None:
-                    # It goes on in its own place: nobody else does from there.
-                    await self._settled.let_go(memory.files)
+                first, standing = await self._settled.of(shape, memory)
+                hold(held, first)
+                kernel = saved_kernel(memory.files)
                 saved = os.open(memory.files / "state", os.O_RDONLY | os.O_CLOEXEC)
                 disk = await asyncio.to_thread(disk_of_memory, plan.stored)
             state, disk = hold(held, saved), hold(held, disk)
@@ -273,12 +276,12 @@ class MicrovmRuntime:
             )
             guest.disks = layers
             if plan.stored:
-                guest.began_from = os.dup(first)
+                guest.began_from, guest.standing = os.dup(first), standing
         try:
             if plan.stored and memory is None and guest.desk is not None:
                 # Its memory may be saved: programs look there before they go on as another.
                 await guest.desk.tell(Renewal(0, id))
-            facts = await facts_outside(guest, made.kernel, self._accelerator.kvm)
+            facts = await facts_outside(guest, kernel, self._accelerator.kvm)
             guest.posture = Posture({**guest.posture.facts, **facts})
         except BaseException:
             await asyncio.shield(self.destroy(guest))
@@ -286,7 +289,7 @@ class MicrovmRuntime:
         return guest
 
     async def _saved(
-        self, plan: MachinePlan, shape: Shape, layers: Sequence[Path], *, fresh: bool
+        self, plan: MachinePlan, shape: Shape, layers: Sequence[Path], *, fresh: bool = True
     ) -> template.Template:
         """Return what a machine goes on from: one whose guest waits, or one that has booted."""
         name = self._booted.name(plan, shape, layers)
@@ -304,11 +307,17 @@ class MicrovmRuntime:
         """Return a directory for memory of a sandbox, saved or to go on from."""
         return self._launching.memory_place(id)
 
-    async def checkpoint(self, guest: Guest) -> Memory:
+    async def checkpoint(self, guest: Guest, is_kept: Callable[[str], bool]) -> Memory:
         """Hold everything still inside, and have QEMU write the machine down."""
         if not isinstance(guest, MicrovmGuest):
             raise RequestError("this guest belongs to another runtime")
-        return await checkpoint(self._launching, guest, self.memory_place(f"{guest.id}.saved"))
+        files = self.memory_place(f"{guest.id}.saved")
+        return await checkpoint(self._launching, guest, files, self._settled, is_kept)
+
+    def kept(self, guest: Guest, name: str) -> None:
+        """What it has gone on from is kept by a name: its next memory may stand on it."""
+        if isinstance(guest, MicrovmGuest):
+            guest.standing = guest.standing.kept_as(name)
 
     async def let_go(self, memory: Memory) -> None:
         """Whoever goes on from it has begun: what was made of it for them is not needed here."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 from cloister.errors import (
@@ -17,16 +18,29 @@ from cloister.errors import (
 from cloister.runtime.memory import Memory
 from cloister.runtime.microvm import template
 from cloister.runtime.microvm.guest import MachinePlan, MicrovmGuest
+from cloister.runtime.microvm.layers import Standing
 from cloister.runtime.microvm.machine import Shape
-from cloister.runtime.microvm.pages import write_pages
+from cloister.runtime.microvm.pages import write_pages, write_whole
+from cloister.runtime.microvm.settled import SettledMemories
 from cloister.runtime.namespace import NamespaceRuntime
+from cloister.store.memories import LAYERED, UNDER
 
 # What a machine has to write out before it is ended; one that does not is ended all the same.
 _SETTLE_S = 30.0
+_KERNEL = "kernel"
 
 
-async def checkpoint(launching: NamespaceRuntime, guest: MicrovmGuest, files: Path) -> Memory:
-    """Save a machine into `files`, which is made; it goes on as it was if that fails."""
+async def checkpoint(
+    launching: NamespaceRuntime,
+    guest: MicrovmGuest,
+    files: Path,
+    settled: SettledMemories,
+    is_kept: Callable[[str], bool],
+) -> Memory:
+    """Save a machine into `files`, which is made; it goes on as it was if that fails.
+
+    What is written is what changed since the memories it stands on, as far as those are kept.
+    """
     if guest.monitor is None or guest.desk is None:
         raise RequestError("this guest belongs to another runtime")
     if guest.began_from is None or not _is_stored(guest):
@@ -36,6 +50,7 @@ async def checkpoint(launching: NamespaceRuntime, guest: MicrovmGuest, files: Pa
             "the memory of a machine is not saved while directories of the host are shown in it; "
             'use the mode "copy"'
         )
+    over = await asyncio.to_thread(guest.standing.next_over, is_kept)
     await guest.link.hold()
     # Its end is not a loss from here on.
     on_lost = launching.expect_end(guest)
@@ -45,7 +60,9 @@ async def checkpoint(launching: NamespaceRuntime, guest: MicrovmGuest, files: Pa
         with open(files / "state", "xb") as state:
             await template.save(guest.monitor, state.fileno())
         (files / "accelerator").write_text(guest.posture.facts["wall_platform"])
-        await asyncio.to_thread(write_pages, guest.pid, guest.began_from, files / "memory")
+        (files / _KERNEL).write_text(guest.posture.facts["kernel"])
+        await asyncio.to_thread(_write, guest.pid, guest.began_from, files, over, is_kept)
+        settled.add(files, guest.began_from, over.layers)
     except BaseException as error:
         shutil.rmtree(files, ignore_errors=True)
         if on_lost is not None:
@@ -62,7 +79,25 @@ async def checkpoint(launching: NamespaceRuntime, guest: MicrovmGuest, files: Pa
                 raise gone from error
         raise
     guest.link_stays = True
-    return Memory(files, guest.link.new_id(), link=guest.link)
+    under = tuple(layer.name for layer in over.layers)
+    return Memory(files, guest.link.new_id(), link=guest.link, under=under)
+
+
+def _write(
+    pid: int, began_from: int, files: Path, over: Standing, is_kept: Callable[[str], bool]
+) -> None:
+    write_pages(pid, began_from, files / LAYERED, over.beyond if over.layers else None)
+    if over.began_from_lowest and not is_kept(over.layers[0].name):
+        (files / UNDER).mkdir(mode=0o700)
+        write_whole(began_from, files / UNDER / over.layers[0].name)
+
+
+def saved_kernel(files: Path) -> str:
+    """Return the release of the kernel that was saved; memory of earlier releases has none."""
+    try:
+        return (files / _KERNEL).read_text()
+    except FileNotFoundError:
+        return "unknown"
 
 
 def require_same_accelerator(files: Path, shape: Shape) -> None:

@@ -6,10 +6,11 @@ import errno
 import fcntl
 import json
 import os
+import secrets
 import subprocess
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from cloister.errors import HostError
@@ -27,6 +28,7 @@ _SET = 1000
 _ASK_S = 20.0
 # What is kept of one, beside what was said of it.
 _FILES = ("memory", "state", "disk")
+_MOST_FACTS_BYTES = 4096
 _SEAL_ATTEMPTS = 20
 _SEALS = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 
@@ -39,7 +41,8 @@ class Template:
     broke out of QEMU must not reach what the next one starts from. So are the devices where they
     are in memory: whoever has such a file to read can open it again to write. All are
     descriptors, so that somebody else may remove the files meanwhile. One in which a guest waits
-    already says which number the next request to it has.
+    already says which number the next request to it has. By `name` is its memory known to those
+    that began from it: there is no other of this name.
     """
 
     memory: int
@@ -47,6 +50,7 @@ class Template:
     disk: int
     kernel: str
     first_id: int | None = None
+    name: str = field(default_factory=lambda: f"machine-{secrets.token_hex(16)}")
 
     @property
     def disk_path(self) -> Path:
@@ -64,7 +68,7 @@ class Template:
             state = hold(held, os.dup(self.state))
             disk = hold(held, os.dup(self.disk))
             held.pop_all()
-        return Template(memory, state, disk, self.kernel, self.first_id)
+        return Template(memory, state, disk, self.kernel, self.first_id, self.name)
 
     def close(self) -> None:
         """Let go of it; machines that went on from it keep what they have."""
@@ -74,19 +78,21 @@ class Template:
 
 def saved_template(name: str) -> Template | None:
     """Return the template of this name, if there is one."""
-    directory = machine_directory() / name
     with ExitStack() as held:
         try:
-            source, state, disk = (
-                hold(held, os.open(directory / name, os.O_RDONLY | os.O_CLOEXEC)) for name in _FILES
+            # Opened once: all of it is of the same machine, whoever puts another one there.
+            directory = hold(held, os.open(machine_directory() / name, os.O_RDONLY | os.O_CLOEXEC))
+            source, state, disk, said = (
+                hold(held, os.open(file, os.O_RDONLY | os.O_CLOEXEC, dir_fd=directory))
+                for file in (*_FILES, "facts")
             )
-            facts = json.loads((directory / "facts").read_text())
+            facts = json.loads(os.pread(said, _MOST_FACTS_BYTES, 0))
         except FileNotFoundError:
             # There is none, or it is being removed.
             return None
         memory = hold(held, sealed_copy(source))
-        kept = Template(memory, state, disk, facts["kernel"], facts["first_id"]).shared()
-    return kept
+        kept = Template(memory, state, disk, facts["kernel"], facts["first_id"], facts["name"])
+        return kept.shared()
 
 
 def sealed_copy(source: int) -> int:
@@ -133,7 +139,7 @@ def keep_template(name: str, made: Template) -> None:
         for name, source in zip(_FILES, (made.memory, made.state, made.disk), strict=True):
             with open(to / name, "xb") as file:
                 copy_sparse(source, file.fileno())
-        facts = {"kernel": made.kernel, "first_id": made.first_id}
+        facts = {"kernel": made.kernel, "first_id": made.first_id, "name": made.name}
         (to / "facts").write_text(json.dumps(facts))
 
     made_once(name, write)
