@@ -18,6 +18,7 @@ from cloister.runtime.ground import BARE, Ground
 from cloister.runtime.memory import Memory, Renewal
 from cloister.runtime.microvm import images, template
 from cloister.runtime.microvm.accelerator import PROOF_S, Accelerator, Accelerators
+from cloister.runtime.microvm.begun import begun_from_memory, begun_from_template
 from cloister.runtime.microvm.booted import BootedMachines, empty_disk
 from cloister.runtime.microvm.desk import Desk
 from cloister.runtime.microvm.given import (
@@ -30,7 +31,6 @@ from cloister.runtime.microvm.guest import MachinePlan, MicrovmGuest, end_machin
 from cloister.runtime.microvm.held import hold
 from cloister.runtime.microvm.inside import plan_inside
 from cloister.runtime.microvm.launch import launch_machine
-from cloister.runtime.microvm.layers import Layer, Standing
 from cloister.runtime.microvm.machine import KVM, TCG, Shape, restored, shown_to
 from cloister.runtime.microvm.monitor import Monitor
 from cloister.runtime.microvm.program import find_qemu, qemu_files, why_not
@@ -39,8 +39,6 @@ from cloister.runtime.microvm.ready import ReadyMachines
 from cloister.runtime.microvm.saving import (
     checkpoint,
     hold_still,
-    require_same_accelerator,
-    saved_kernel,
     settle_disk,
 )
 from cloister.runtime.microvm.settled import SettledMemories
@@ -236,9 +234,7 @@ class MicrovmRuntime:
         with ExitStack() as held:
             letters, goes_on = b"", memory
             if made is not None:
-                held.callback(made.close)
-                first, saved, kernel = made.memory, made.opened_state(), made.kernel
-                standing = Standing((Layer(made.name),), began_from_lowest=True)
+                begun = begun_from_template(held, made)
                 empty = made.disk_path
                 if shape.is_kept:
                     empty = await asyncio.to_thread(empty_disk, shape)
@@ -250,13 +246,9 @@ class MicrovmRuntime:
                     # Its guest goes on as another, in which no program knows of the one before.
                     goes_on = Memory(Path(), made.first_id, renewal=Renewal(0, ""))
             elif memory is not None:
-                require_same_accelerator(memory.files, shape)
-                first, standing = await self._settled.of(shape, memory)
-                hold(held, first)
-                kernel = saved_kernel(memory.files)
-                saved = os.open(memory.files / "state", os.O_RDONLY | os.O_CLOEXEC)
+                begun = await begun_from_memory(held, self._settled, shape, memory)
                 disk = await asyncio.to_thread(disk_of_memory, plan.stored)
-            state, disk = hold(held, saved), hold(held, disk)
+            hold(held, disk)
             disks = [hold(held, os.open(path, os.O_RDONLY | os.O_CLOEXEC)) for path in layers]
             disks.append(disk)
             for source in plan.shown:
@@ -267,7 +259,7 @@ class MicrovmRuntime:
                 plan,
                 on_lost,
                 require,
-                (first, state, *disks),
+                (begun.memory, begun.state, *disks),
                 letters,
                 _GREETING_S,
                 thaw,
@@ -276,12 +268,12 @@ class MicrovmRuntime:
             )
             guest.disks = layers
             if plan.stored:
-                guest.began_from, guest.standing = os.dup(first), standing
+                guest.began_from, guest.standing = os.dup(begun.memory), begun.standing
         try:
             if plan.stored and memory is None and guest.desk is not None:
                 # Its memory may be saved: programs look there before they go on as another.
                 await guest.desk.tell(Renewal(0, id))
-            facts = await facts_outside(guest, kernel, self._accelerator.kvm)
+            facts = await facts_outside(guest, begun.kernel, self._accelerator.kvm)
             guest.posture = Posture({**guest.posture.facts, **facts})
         except BaseException:
             await asyncio.shield(self.destroy(guest))

@@ -19,7 +19,6 @@ from cloister.runtime.memory import Memory
 from cloister.runtime.microvm import template
 from cloister.runtime.microvm.guest import MachinePlan, MicrovmGuest
 from cloister.runtime.microvm.layers import Standing
-from cloister.runtime.microvm.machine import Shape
 from cloister.runtime.microvm.pages import write_pages, write_whole
 from cloister.runtime.microvm.settled import SettledMemories
 from cloister.runtime.namespace import NamespaceRuntime
@@ -27,7 +26,8 @@ from cloister.store.memories import LAYERED, UNDER
 
 # What a machine has to write out before it is ended; one that does not is ended all the same.
 _SETTLE_S = 30.0
-_KERNEL = "kernel"
+# The files of a saved machine, beside its memory.
+STATE, ACCELERATOR, KERNEL = "state", "accelerator", "kernel"
 
 
 async def checkpoint(
@@ -57,10 +57,10 @@ async def checkpoint(
     try:
         files.mkdir(mode=0o700)
         await guest.desk.freeze(True)
-        with open(files / "state", "xb") as state:
+        with open(files / STATE, "xb") as state:
             await template.save(guest.monitor, state.fileno())
-        (files / "accelerator").write_text(guest.posture.facts["wall_platform"])
-        (files / _KERNEL).write_text(guest.posture.facts["kernel"])
+        (files / ACCELERATOR).write_text(guest.posture.facts["wall_platform"])
+        (files / KERNEL).write_text(guest.posture.facts["kernel"])
         await asyncio.to_thread(_write, guest.pid, guest.began_from, files, over, is_kept)
         settled.add(files, guest.began_from, over.layers)
     except BaseException as error:
@@ -90,24 +90,6 @@ def _write(
     if over.began_from_lowest and not is_kept(over.layers[0].name):
         (files / UNDER).mkdir(mode=0o700)
         write_whole(began_from, files / UNDER / over.layers[0].name)
-
-
-def saved_kernel(files: Path) -> str:
-    """Return the release of the kernel that was saved; memory of earlier releases has none."""
-    try:
-        return (files / _KERNEL).read_text()
-    except FileNotFoundError:
-        return "unknown"
-
-
-def require_same_accelerator(files: Path, shape: Shape) -> None:
-    """Refuse to go on with another processor than the one that was saved."""
-    saved = (files / "accelerator").read_text()
-    if saved != shape.accelerator:
-        raise Unsupported(
-            f"the machine was saved under {saved} and would go on under {shape.accelerator}; set "
-            f"CLOISTER_MICROVM_ACCEL={saved}"
-        )
 
 
 async def hold_still(guest: MicrovmGuest, still: bool) -> None:
