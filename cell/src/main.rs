@@ -124,7 +124,8 @@ fn usage() -> ExitCode {
         "usage: cell zygote DESCRIPTOR | cell guest FILES BOUNDING OWN ROOT PIDS EGRESS PTRACE SETID CORE | \
          cell unpack DIRECTORY ENTRIES BYTES kept|single|upper | cell machine LAYERS [kept] [shown=COUNT] | \
          cell execute DESCRIPTORS PROGRAM [ARGUMENT...] | cell pages PID BASE OUT [LISTED] | \
-         cell format FIRST FILES OUT TREE|- PROGRAM [ARGUMENT...] | \
+         cell format range FIRST|own|slice FIRST UIDS GIDS UID_HELPER GID_HELPER FILES OUT TREE|- \
+         PROGRAM [ARGUMENT...] | \
          cell warden PROGRAM [ARGUMENT...] -- SAVER [ARGUMENT...] | cell ticks | cell steps | cell syscalls"
     );
     ExitCode::from(2)

@@ -8,6 +8,7 @@ use crate::contain::step::{during, refuse};
 use crate::sys::process::{Forked, Pid};
 use crate::sys::{cstring, fd, libc, mount, process, socket, wall};
 use crate::zygote::launch::write_proc;
+use crate::zygote::rootless;
 use std::io;
 use std::os::unix::io::{AsRawFd, OwnedFd};
 
@@ -27,30 +28,87 @@ const REFUSED: &[&str] = &["clone", "clone3", "fork", "vfork", "socket", "socket
 /// The last of what is inherited: whatever else is open stays outside.
 const STANDARD: [i32; 3] = [0, 1, 2];
 
-/// `FIRST FILES OUT TREE|- ARGUMENT...`: execute the program that FILES names itself for, under ids that
-/// begin with FIRST. None is for arguments that mean nothing.
+/// `range FIRST | own | slice FIRST UIDS GIDS UID_HELPER GID_HELPER`, then `FILES OUT TREE|- ARGUMENT...`: execute the
+/// program that FILES names itself for under these ids. None is for arguments that mean nothing.
 pub fn run(arguments: &[String]) -> Option<io::Result<i32>> {
-    let [first, files, out, tree, words @ ..] = arguments else { return None };
-    let first = first.parse().ok()?;
-    Some(begin(first, files, out, (tree != "-").then_some(tree.as_str()), words))
+    let (ids, rest) = match arguments {
+        [word, first, rest @ ..] if word == "range" => (Ids::Range(first.parse().ok()?), rest),
+        [word, rest @ ..] if word == "own" => (Ids::Own, rest),
+        [word, first, uids, gids, uid_helper, gid_helper, rest @ ..] if word == "slice" => {
+            let users = (ranges(uids)?, uid_helper.clone().into_bytes());
+            let groups = (ranges(gids)?, gid_helper.clone().into_bytes());
+            (Ids::Slice { first: first.parse().ok()?, users, groups }, rest)
+        }
+        _ => return None,
+    };
+    let [files, out, tree, words @ ..] = rest else { return None };
+    Some(begin(&ids, files, out, (tree != "-").then_some(tree.as_str()), words))
 }
 
-fn begin(first: u32, files: &str, out: &str, tree: Option<&str>, words: &[String]) -> io::Result<i32> {
-    process::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL as u64)?;
-    if process::getuid() != 0 {
-        // A single id, which is the caller's own: it has no other to give away.
-        let (uid, gid) = (process::getuid(), process::getgid());
-        wall::unshare(libc::CLONE_NEWUSER | libc::CLONE_NEWNS)?;
-        map_ids(process::getpid(), (uid, gid), 1)?;
-        return enclose((0, 1), files, out, tree, words);
-    }
-    match enclose((first, IDS), files, out, tree, words) {
-        // The tree is on a filesystem that shows no other owners than its own.
-        Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
-            enclose((0, IDS), files, out, tree, words)
+/// Whose ids the program has.
+enum Ids {
+    /// As many as a sandbox has, from here on; the caller is root.
+    Range(u32),
+    /// The caller's own, which has no other to give away.
+    Own,
+    /// One of the caller's sub-ids, which are counted from 1 on.
+    Slice { first: u32, users: (Vec<(u32, u32)>, Vec<u8>), groups: (Vec<(u32, u32)>, Vec<u8>) },
+}
+
+/// `FIRST+COUNT,...`
+fn ranges(text: &str) -> Option<Vec<(u32, u32)>> {
+    let pair = |each: &str| each.split_once('+').and_then(|(a, b)| Some((a.parse().ok()?, b.parse().ok()?)));
+    text.split(',').map(pair).collect()
+}
+
+/// The ids of the program, as the namespace that it gets maps them.
+struct Identity {
+    map: String,
+    /// Who it is in there. Root is who the owner of the tree's files is shown as.
+    user: u32,
+    /// Whom the tree is shown as belonging to, and whom the disk is given.
+    owner: Option<u32>,
+    has_groups: bool,
+}
+
+fn begin(ids: &Ids, files: &str, out: &str, tree: Option<&str>, words: &[String]) -> io::Result<i32> {
+    die_with_caller()?;
+    let whole = |first: u32| Identity {
+        map: format!("0 {first} {IDS}\n"),
+        user: 0,
+        owner: (first != 0).then_some(first),
+        has_groups: true,
+    };
+    match ids {
+        Ids::Range(first) => match enclose(&whole(*first), files, out, tree, words) {
+            // The tree is on a filesystem that shows no other owners than its own.
+            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
+                enclose(&whole(0), files, out, tree, words)
+            }
+            other => other,
+        },
+        Ids::Own => {
+            let (uid, gid) = (process::getuid(), process::getgid());
+            wall::unshare(libc::CLONE_NEWUSER | libc::CLONE_NEWNS)?;
+            write_maps(process::getpid(), &format!("0 {uid} 1\n"), &format!("0 {gid} 1\n"), false)?;
+            die_with_caller()?;
+            let own = Identity { map: "0 0 1\n".into(), user: 0, owner: None, has_groups: false };
+            enclose(&own, files, out, tree, words)
         }
-        other => other,
+        Ids::Slice { first, users, groups } => {
+            rootless::enter_ranges((&users.0, &users.1), (&groups.0, &groups.1))?;
+            die_with_caller()?;
+            // It reads and writes by its capabilities, for which the owner has to have an id in there, and is
+            // somebody else.
+            let map = format!("0 0 1\n1 {first} 1\n");
+            enclose(&Identity { map, user: 1, owner: None, has_groups: true }, files, out, tree, words)
+        }
     }
+}
+
+/// Asked for again whenever our own ids have changed: the kernel forgets it.
+fn die_with_caller() -> io::Result<()> {
+    process::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL as u64).map(|_| ())
 }
 
 struct Shown {
@@ -60,7 +118,7 @@ struct Shown {
 }
 
 fn enclose(
-    (first, count): (u32, u32),
+    identity: &Identity,
     files: &str,
     out: &str,
     tree: Option<&str>,
@@ -75,15 +133,14 @@ fn enclose(
     let (ours, theirs) = socket::pair(libc::SOCK_SEQPACKET)?;
     let (pid, pidfd) = match process::clone_into(NAMESPACES, None)? {
         Forked::Child => {
-            let error = enter(&theirs, &shown, count > 1, size, words);
+            let error = enter(&theirs, &shown, identity, size, words);
             eprintln!("cell: {error}");
             process::exit(1)
         }
         Forked::Parent { pid, pidfd } => (pid, pidfd),
     };
     drop(theirs);
-    let told =
-        tell(pid, first, count, &shown, quiet).and_then(|()| socket::send(ours.as_raw_fd(), b"g", &[]));
+    let told = tell(pid, identity, &shown, quiet).and_then(|()| socket::send(ours.as_raw_fd(), b"g", &[]));
     if let Err(error) = told {
         process::pidfd_kill(&pidfd, libc::SIGKILL)?;
         process::reap(pid, true)?;
@@ -97,15 +154,15 @@ fn enclose(
 }
 
 /// What only we may do for it: give it its ids, and have the tree shown as if it were theirs.
-fn tell(pid: Pid, first: u32, count: u32, shown: &Shown, quiet: u64) -> io::Result<()> {
-    map_ids(pid, (first, first), count)?;
+fn tell(pid: Pid, identity: &Identity, shown: &Shown, quiet: u64) -> io::Result<()> {
+    write_maps(pid, &identity.map, &identity.map, identity.has_groups)?;
     if let Some(tree) = &shown.tree {
         let users = fd::open(format!("/proc/{pid}/ns/user"), libc::O_RDONLY, 0)?;
         let flags = quiet | mount::ATTR_RDONLY | mount::ATTR_NOEXEC;
-        mount::set_attributes(tree, flags, (first != 0).then(|| users.as_raw_fd()))?;
+        mount::set_attributes(tree, flags, identity.owner.map(|_| users.as_raw_fd()))?;
     }
     // Written to by name, and owned by an id that has nothing else.
-    if first != 0 {
+    if let Some(first) = identity.owner {
         let path = format!("/proc/self/fd/{}", shown.out.as_raw_fd());
         let file = fd::open(path, libc::O_RDWR, 0)?;
         mount::fchown(&file, first, first)?;
@@ -113,19 +170,20 @@ fn tell(pid: Pid, first: u32, count: u32, shown: &Shown, quiet: u64) -> io::Resu
     Ok(())
 }
 
-fn map_ids(pid: Pid, (uid, gid): (u32, u32), count: u32) -> io::Result<()> {
-    if count == 1 {
+fn write_maps(pid: Pid, users: &str, groups: &str, has_groups: bool) -> io::Result<()> {
+    if !has_groups {
         // The kernel's condition; whoever has more ids leaves all groups instead.
         write_proc(pid, "setgroups", "deny")?;
     }
-    write_proc(pid, "uid_map", &format!("0 {uid} {count}\n"))?;
-    write_proc(pid, "gid_map", &format!("0 {gid} {count}\n"))
+    write_proc(pid, "uid_map", users)?;
+    write_proc(pid, "gid_map", groups)
 }
 
 /// In the child. Returns only the reason it could not.
-fn enter(theirs: &OwnedFd, shown: &Shown, has_groups: bool, size: u64, words: &[String]) -> io::Error {
+fn enter(theirs: &OwnedFd, shown: &Shown, identity: &Identity, size: u64, words: &[String]) -> io::Error {
     let prepared = wait_for_ids(theirs)
-        .and_then(|()| process::become_user(0, 0, has_groups))
+        .and_then(|()| process::keep_capabilities_across_ids())
+        .and_then(|()| process::become_user(identity.user, identity.user, identity.has_groups))
         .and_then(|()| die_with(theirs))
         .and_then(|()| build(shown))
         .and_then(|()| lock(size))
@@ -196,6 +254,7 @@ fn lock(size: u64) -> io::Result<()> {
         wall::set_rlimit(resource, most, most)?;
     }
     capabilities::keep(CAPABILITIES, CAPABILITIES)?;
+    wall::hand_down_capabilities(CAPABILITIES)?;
     process::prctl(libc::PR_SET_NO_NEW_PRIVS, 1)?;
     let lines = seccomp::table::lines().map_err(|text| io::Error::new(io::ErrorKind::InvalidData, text))?;
     let lines: Vec<_> = lines.into_iter().filter(|line| !REFUSED.contains(&line.name)).collect();

@@ -98,10 +98,31 @@ struct CapData {
 
 /// Effective and permitted become exactly `set`; inheritable and ambient become empty.
 pub fn set_capabilities(set: u64) -> io::Result<()> {
+    capset(set, 0)
+}
+
+/// Effective and permitted become exactly `set`, and stay that when a program is executed by whoever is not root.
+pub fn hand_down_capabilities(set: u64) -> io::Result<()> {
+    const PR_CAP_AMBIENT: i32 = 47;
+    const PR_CAP_AMBIENT_RAISE: u64 = 2;
+    capset(set, set)?;
+    for capability in (0..64u64).filter(|capability| set & (1 << capability) != 0) {
+        // SAFETY: integers only.
+        check(unsafe { libc::prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_RAISE, capability, 0u64, 0u64) }
+            as libc::c_long)?;
+    }
+    Ok(())
+}
+
+fn capset(set: u64, inheritable: u64) -> io::Result<()> {
     const VERSION_3: u32 = 0x2008_0522;
     let mut header = CapHeader { version: VERSION_3, pid: 0 };
-    let half = |bits: u64| CapData { effective: bits as u32, permitted: bits as u32, inheritable: 0 };
-    let data = [half(set), half(set >> 32)];
+    let half = |bits: u64, inheritable: u64| CapData {
+        effective: bits as u32,
+        permitted: bits as u32,
+        inheritable: inheritable as u32,
+    };
+    let data = [half(set, inheritable), half(set >> 32, inheritable >> 32)];
     // SAFETY: the kernel reads one header and two data blocks, as version 3 prescribes.
     check(unsafe { libc::syscall(libc::SYS_capset, &mut header as *mut CapHeader, data.as_ptr()) })?;
     Ok(())

@@ -34,17 +34,21 @@ pub fn enter(configuration: &Configuration) -> io::Result<()> {
             wall::unshare(libc::CLONE_NEWNS)
         }
         Ids::Ranges { uids, gids, uid_helper, gid_helper } => {
-            let (uid, gid) = (process::getuid(), process::getgid());
-            let helper = Helper::start(&[
-                (uid_helper, helper_arguments(uid, uids)),
-                (gid_helper, helper_arguments(gid, gids)),
-            ])?;
-            enter_namespace()?;
-            helper.map_parent()?;
-            process::become_user(0, 0, true)?;
-            wall::unshare(libc::CLONE_NEWNS)
+            enter_ranges((uids, uid_helper), (gids, gid_helper))
         }
     }
+}
+
+/// Enter a user namespace in which 0 is the caller and its sub-ids follow, and a mount namespace with it.
+pub fn enter_ranges(users: (&[(u32, u32)], &[u8]), groups: (&[(u32, u32)], &[u8])) -> io::Result<()> {
+    let helper = Helper::start(&[
+        (users.1, helper_arguments(process::getuid(), users.0)),
+        (groups.1, helper_arguments(process::getgid(), groups.0)),
+    ])?;
+    enter_namespace()?;
+    helper.map_parent()?;
+    process::become_user(0, 0, true)?;
+    wall::unshare(libc::CLONE_NEWNS)
 }
 
 fn enter_namespace() -> io::Result<()> {
@@ -72,7 +76,7 @@ struct Helper {
 }
 
 impl Helper {
-    fn start(commands: &[(&Vec<u8>, Vec<String>)]) -> io::Result<Helper> {
+    fn start(commands: &[(&[u8], Vec<String>)]) -> io::Result<Helper> {
         let target = process::getpid();
         let (wait, go) = fd::pipe()?;
         let pid = process::fork(libc::SIGCHLD)?;

@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -15,8 +16,9 @@ from pathlib import Path
 import pytest
 
 from cloister.errors import HostError
-from cloister.runtime.microvm.formatting import enclosed
+from cloister.runtime.microvm.formatting import _readable_by_another, enclosed, ids_for
 from cloister.runtime.microvm.program import libraries_of
+from cloister.runtime.namespace.ids import find_sub_ids
 
 _SIZE = 1 << 20
 # What the shell in its place does, which says on its disk what it found.
@@ -82,6 +84,43 @@ def test_one_that_was_taken_over_finds_its_tree_and_its_disk_and_nothing_of_the_
     assert disk.stat().st_uid == os.geteuid()
 
 
+def test_its_ids_have_nothing_else_on_this_host(impostor: Path, disk: Path, tree: Path) -> None:
+    # Held until it is told to go on, and looked at from here meanwhile.
+    mark = f"ids-{os.getpid()}"
+    script = f"exec 3<> /out; echo {mark} >&3; while read -r line < /tree/go; do :; done"
+    (tree / "go").write_text("wait\n")
+    (tree / "go").chmod(0o600)
+    asked = threading.Thread(target=enclosed, args=(impostor, disk, tree, ["-c", script]))
+    asked.start()
+    try:
+        _wait_until(lambda: _found(disk) == f"{mark}\n")
+        (number,) = [each for each in _processes(mark) if _is_walled(each)]
+        status = Path(f"/proc/{number}/status").read_text().splitlines()
+    finally:
+        (tree / "go").write_text("")
+        asked.join()
+    uids = {int(each) for line in status if line.startswith("Uid:") for each in line.split()[1:]}
+    gids = {int(each) for line in status if line.startswith("Gid:") for each in line.split()[1:]}
+    if os.geteuid() != 0 and find_sub_ids() is None:
+        assert (uids, gids) == ({os.geteuid()}, {os.getegid()})
+    else:
+        assert not {os.geteuid(), 0} & uids and not {os.getegid(), 0} & gids
+    assert disk.stat().st_uid == os.geteuid()
+
+
+def test_a_tree_that_a_sub_id_could_not_read_is_read_under_its_owners_ids(tree: Path) -> None:
+    shown = _readable_by_another(tree)
+    if os.geteuid() == 0:
+        os.chown(tree / "said", 1, 1)
+        closed = _readable_by_another(tree)
+        (tree / "said").chmod(0o644)
+        assert (shown, closed, _readable_by_another(tree)) == (True, False, True)
+    else:
+        assert shown
+        with ids_for(tree) as ids:
+            assert ids[0] == ("own" if find_sub_ids() is None else "slice")
+
+
 def test_it_sees_no_tree_where_it_is_given_none(impostor: Path, disk: Path) -> None:
     enclosed(impostor, disk, None, ["-c", "exec 3<> /out; echo /tree/* >&3"])
     assert _found(disk) == "/tree/*\n"
@@ -136,3 +175,7 @@ def _processes(mark: str) -> list[str]:
             if mark.encode() in words and str(os.getpid()) != path.parent.name:
                 found.append(path.parent.name)
     return found
+
+
+def _is_walled(number: str) -> bool:
+    return Path(f"/proc/{number}/cmdline").read_bytes().startswith(b"/files/")

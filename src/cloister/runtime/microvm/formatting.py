@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import shutil
+import stat
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from cloister.errors import HostError
 from cloister.runtime.microvm.place import made_once
 from cloister.runtime.microvm.program import LOADER, TOOLS, copy_file, file_key, libraries_of
-from cloister.runtime.namespace.ids import DISK_MAKER
+from cloister.runtime.namespace.ids import DISK_MAKER, IdPool, find_sub_ids
+from cloister.runtime.namespace.instance import runtime_directory
 from cloister.runtime.namespace.runtime import cell_binary
 
 PROGRAM = "mke2fs"
@@ -39,18 +42,18 @@ def enclosed(files: Path, disk: Path, directory: Path | None, words: Sequence[st
     loader = [f"{_FILES}/lib/{LOADER}", "--library-path", f"{_FILES}/lib", f"{_FILES}/{PROGRAM}"]
     tree = "-" if directory is None else os.path.realpath(directory)
     places = [os.path.realpath(files), os.path.realpath(disk), tree]
-    command = [str(cell_binary()), "format", str(DISK_MAKER), *places, *loader, *words]
     reading, writing = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
     try:
         # What does not fit into the pipe is lost: nobody reads while it runs.
-        done = subprocess.run(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=writing,
-            stderr=writing,
-            env={"LC_ALL": "C"},
-            timeout=_FORMAT_S,
-        )
+        with ids_for(directory) as ids:
+            done = subprocess.run(
+                [str(cell_binary()), "format", *ids, *places, *loader, *words],
+                stdin=subprocess.DEVNULL,
+                stdout=writing,
+                stderr=writing,
+                env={"LC_ALL": "C"},
+                timeout=_FORMAT_S,
+            )
         said = _said(reading)
     except subprocess.TimeoutExpired:
         raise HostError(
@@ -64,6 +67,42 @@ def enclosed(files: Path, disk: Path, directory: Path | None, words: Sequence[st
             os.chown(disk, 0, 0)
     if done.returncode != 0:
         raise HostError(f"a disk for the machine could not be made: {said}; see docs/runtimes.md")
+
+
+@contextlib.contextmanager
+def ids_for(directory: Path | None) -> Iterator[tuple[str, ...]]:
+    """Lend ids that nothing else has, in the words of `cell format`.
+
+    An ordinary user's are one of their sub-ids; without any, or where it could not read all of the
+    directory, their own.
+    """
+    if os.geteuid() == 0:
+        yield ("range", str(DISK_MAKER))
+        return
+    sub_ids = find_sub_ids()
+    if sub_ids is None or (directory is not None and not _readable_by_another(directory)):
+        yield ("own",)
+        return
+    pool = IdPool.of_person(runtime_directory() / "ids", sub_ids.count)
+    try:
+        ranges = (",".join(f"{first}+{n}" for first, n in r) for r in (sub_ids.uids, sub_ids.gids))
+        yield ("slice", str(pool.take()), *ranges, sub_ids.uid_helper, sub_ids.gid_helper)
+    finally:
+        pool.close()
+
+
+def _readable_by_another(directory: Path) -> bool:
+    """Whether all of it is ours in both ways, which capabilities reach, or everybody's to read."""
+    own = (os.geteuid(), os.getegid())
+    for place, directories, files in os.walk(directory):
+        for name in (*directories, *files, "."):
+            status = os.lstat(os.path.join(place, name))
+            needed = 0o005 if stat.S_ISDIR(status.st_mode) else 0o004
+            is_read = stat.S_ISDIR(status.st_mode) or stat.S_ISREG(status.st_mode)
+            is_open = status.st_mode & needed == needed
+            if is_read and not is_open and (status.st_uid, status.st_gid) != own:
+                return False
+    return True
 
 
 def _said(reading: int) -> str:
