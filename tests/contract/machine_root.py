@@ -6,6 +6,8 @@ import os
 import re
 import shutil
 import subprocess
+import sys
+from functools import cache
 from pathlib import Path
 
 from cloister.runtime.microvm.program import find_program
@@ -26,6 +28,14 @@ _STAMP = "6"
 def has_machines() -> bool:
     """Whether QEMU is here, and the kernel that `make setup` unpacks; as root, whose it is."""
     return os.geteuid() == 0 and find_program() is not None and (PLACE / "kernel").is_dir()
+
+
+@cache
+def make_disks() -> None:
+    """Have the disk of the host's programs, which takes minutes once: no request waits so long."""
+    command = [sys.executable, "-m", "cloister", "setup", "microvm"]
+    environment = {**os.environ, "CLOISTER_MICROVM": str(PLACE)}
+    subprocess.run(command, env=environment, check=True, stdout=subprocess.DEVNULL)
 
 
 def machine_root() -> Path:

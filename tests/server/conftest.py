@@ -19,11 +19,15 @@ import pytest
 from cloister.server.records import Records
 from cloister.server.tokens import Wish, create_token
 
-from ..contract.machine_root import PLACE
+from ..contract.machine_root import PLACE, make_disks
 from ..differences import skip_if_different
 
 # All of them behind another wall: `SERVER_WALL=microvm pytest tests/server`, or `gvisor`.
 WALL = os.environ.get("SERVER_WALL", "namespace")
+# After what is to outlive the killing of a server, which to a machine's disk is a power cut.
+SYNCED = (
+    " && find /workspace -type f -exec sync {} + && sync /workspace" if WALL == "microvm" else ""
+)
 
 
 @pytest.fixture(autouse=True)
@@ -53,6 +57,7 @@ class Server:
             self.environment["CLOISTER_RUNTIMES"] = f"internal={WALL}"
         if WALL == "microvm":
             # The disk of the host's programs is made once, not for each server's state.
+            make_disks()
             self.environment["CLOISTER_MICROVM"] = str(PLACE)
         self.process: subprocess.Popen[str] | None = None
         self.url = ""

@@ -19,7 +19,7 @@ from cloister.runtime.namespace.instance import runtime_directory
 from cloister.runtime.namespace.layout import find_layout
 from cloister.verify.resources import descendants
 
-from .conftest import Server, StartServer, created
+from .conftest import SYNCED, Server, StartServer, created
 
 SETTINGS = """
 unlimited_disk = true
@@ -92,7 +92,7 @@ class Storm:
         while not self._stop.is_set():
             number += 1
             command = f"echo {number} > /workspace/new && mv /workspace/new /workspace/file"
-            ran = client.post(f"/v1/sandboxes/{id}/run", json={"command": command})
+            ran = client.post(f"/v1/sandboxes/{id}/run", json={"command": command + SYNCED})
             assert ran.status_code == 200, ran.text
             self.written = number
             self._told()

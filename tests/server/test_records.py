@@ -21,7 +21,7 @@ from cloister.server.records.tables import MIGRATIONS, sandboxes, secrets, token
 from cloister.server.records.transfer import dump, load
 from cloister.server.tokens import Tokens, Wish, all_tokens, create_token, revoke
 
-from .conftest import StartServer, created
+from .conftest import SYNCED, StartServer, created
 from .databases import MISSING, postgresql, programs
 
 Value = TypeVar("Value")
@@ -227,7 +227,7 @@ def test_a_killed_server_finds_its_records_in_postgresql(
     client = server.client(secret)
     plain = created(client, metadata={"job": "7"})
     kept = created(client, keep="task", limits={"disk": "unlimited"})
-    written = {"command": "echo kept > /workspace/file"}
+    written = {"command": "echo kept > /workspace/file" + SYNCED}
     assert client.post(f"/v1/sandboxes/{kept}/run", json=written).json()["exit_code"] == 0
     assert client.get("/v1/sandboxes/%00").status_code == 404
     server.stop(signal.SIGKILL)

@@ -22,6 +22,8 @@ from cloister.verify.probes import assemble
 
 PYTHON = "/usr/bin/python3"
 _PROBE_S = 30.0
+# Emulated, ten times as long and more.
+_MACHINE_PROBE_S = 300.0
 _SHOWN = 300
 
 
@@ -50,6 +52,7 @@ class Arena:
         self.canary = canary
         self.runtime = runtime
         self.outputs: list[bytes] = []
+        self._probe_s = _MACHINE_PROBE_S if runtime == "microvm" else _PROBE_S
 
     @property
     def own_kernel(self) -> bool:
@@ -102,7 +105,7 @@ class Arena:
             return await sandbox.run(
                 [PYTHON, "-I", "-c", source, *arguments],
                 user=user,
-                **{"timeout": _PROBE_S, **settings},
+                **{"timeout": self._probe_s, **settings},
             )
         except NotFound:
             raise NotApplicable(
@@ -126,7 +129,7 @@ class Arena:
     ) -> Attempt:
         """Run a probe inside with a pseudo-terminal as its three streams."""
         command = [PYTHON, "-I", "-c", assemble(source), *arguments]
-        process = await sandbox.start(command, user=user, timeout=_PROBE_S, pty=True)
+        process = await sandbox.start(command, user=user, timeout=self._probe_s, pty=True)
         output = b"".join([chunk async for chunk in process.stdout])
         self.record(output)
         result = await process.wait()

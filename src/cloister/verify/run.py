@@ -30,6 +30,8 @@ NOT_HELD: Verdict = "NOT HELD"
 NOT_APPLICABLE: Verdict = "not applicable"
 
 _CASE_S = 90.0
+# Where there is no KVM everything inside takes ten times as long, and a first start boots.
+_MACHINE_CASE_S = 600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +68,9 @@ async def run_case(case: Case, runtime: str | None = None) -> Outcome:
     It never raises: what goes wrong is a wall that was not shown to hold.
     """
     begun = time.monotonic()
+    within_s = _MACHINE_CASE_S if runtime == "microvm" else _CASE_S
     try:
-        async with asyncio.timeout(_CASE_S):
+        async with asyncio.timeout(within_s):
             problems = await _attack(case, runtime)
         verdict, detail = (NOT_HELD, "; ".join(problems)) if problems else (HELD, "")
     except NotApplicable as reason:
@@ -75,7 +78,7 @@ async def run_case(case: Case, runtime: str | None = None) -> Outcome:
     except NotHeld as reason:
         verdict, detail = NOT_HELD, str(reason)
     except TimeoutError:
-        verdict, detail = NOT_HELD, f"the case did not end within {_CASE_S:.0f} s"
+        verdict, detail = NOT_HELD, f"the case did not end within {within_s:.0f} s"
     except Exception as error:
         verdict, detail = NOT_HELD, f"{type(error).__name__}: {error}"
     seconds = time.monotonic() - begun
@@ -97,6 +100,9 @@ async def _attack(case: Case, runtime: str | None) -> list[str]:
         problems += await canary.fired()
         for output in arena.outputs:
             problems += [f"the secret of the {name} came out" for name in canary.leaks(output)]
+        if runtime == "microvm":
+            # A node holds what machines begin from as long as it is there; what stays is counted.
+            await arena.fresh_launcher()
         left = await wait_settled(baseline)
         return problems + [f"left behind: {what}" for what in left]
     finally:

@@ -9,14 +9,15 @@ import os
 import stat
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import cloister
+from cloister.errors import Unsupported
 from cloister.model import Mount, MountMode, Profile
 from cloister.policy import DirectoryRoot
 from cloister.verify.arena import Arena
-from cloister.verify.case import case
+from cloister.verify.case import NotHeld, case
 from cloister.verify.cases import fsm_trees
 
 __all__ = ["fsm_trees"]
@@ -156,10 +157,11 @@ def swap(stop):
 def attempt(host_directory):
     os.chdir("/mnt/granted")
     found = {}
-    os.symlink("../flag", "up")
-    os.symlink(host_directory + "/flag", "absolute")
-    os.symlink("/proc/self/cwd/../flag", "magic")
-    links = ("up", "absolute", "magic")
+    links = {"up": "../flag", "absolute": host_directory + "/flag"}
+    links["magic"] = "/proc/self/cwd/../flag"
+    for name, target in links.items():
+        if not os.path.islink(name):
+            os.symlink(target, name)
     for name in ("../flag", "inner/../../flag", "/proc/self/cwd/../flag", *links):
         found[name] = opened(name)
     root = os.open(".", os.O_RDONLY | os.O_DIRECTORY)
@@ -190,9 +192,16 @@ async def climb_above_a_mount(arena: Arena) -> None:
     with _directory(arena, "granted") as granted:
         (granted / "inner").mkdir()
         (granted / "mine").touch()
+        mode = MountMode.WRITE
+        if await _is_nothing_written_to(arena, granted):
+            mode = MountMode.READ
+            (granted / "inner" / "deep" / "a").mkdir(parents=True)
+            (granted / "up").symlink_to("../flag")
+            (granted / "absolute").symlink_to(arena.canary.flag)
+            (granted / "magic").symlink_to("/proc/self/cwd/../flag")
         mounts = [
-            Mount(granted, "/mnt/granted", MountMode.WRITE),
-            Mount(granted / "inner", "/mnt/inner", MountMode.WRITE),
+            Mount(granted, "/mnt/granted", mode),
+            Mount(granted / "inner", "/mnt/inner", mode),
         ]
         async with arena.sandbox(mounts=mounts) as sandbox:
             found, direct, through_parent = arena.expect_allowed(
@@ -201,6 +210,16 @@ async def climb_above_a_mount(arena: Arena) -> None:
             arena.expect(direct == through_parent == "ok", "the granted file itself is unreadable")
             arena.expect_each(found, ("ENOENT", "EPERM", "ENOSYS", "EACCES"), "way up")
         arena.expect((granted / "up").is_symlink(), "the probe's writes did not reach the host")
+
+
+async def _is_nothing_written_to(arena: Arena, directory: Path) -> bool:
+    """Whether behind this wall no directory of the host is, which must be said before it starts."""
+    if arena.runtime != "microvm":
+        return False
+    with suppress(Unsupported):
+        async with arena.sandbox(mounts=[Mount(directory, "/mnt/shared", MountMode.WRITE)]):
+            raise NotHeld("a machine was given a directory of the host to write to")
+    return True
 
 
 _SET_ID = """
@@ -237,6 +256,8 @@ def attempt(directory):
 @case("FSM-05", "leave a set-id, device or linked file in a shared host directory", "critical")
 async def leave_a_set_id_file(arena: Arena) -> None:
     with _directory(arena, "shared") as shared:
+        if await _is_nothing_written_to(arena, shared):
+            return
         for profile, user in ((Profile.DEFAULT, None), (Profile.ROOT, "root")):
             mounts = [Mount(shared, "/mnt/shared", MountMode.WRITE)]
             async with arena.sandbox(profile=profile, mounts=mounts) as sandbox:

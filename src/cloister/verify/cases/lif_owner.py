@@ -28,8 +28,8 @@ def launch_steps(arena: Arena | None = None) -> list[tuple[str, str]]:
     """Return the name of every launch step and which process performs it."""
     listed = subprocess.run([cell_binary(), "steps"], capture_output=True, text=True, check=True)
     lines = (line.split("\t") for line in listed.stdout.splitlines())
-    # In gVisor's place these two are gVisor's own; its guest says what became of them.
-    others = ("landlock", "seccomp") if arena is not None and arena.not_linux else ()
+    # Around gVisor and QEMU these two are their own; the guest within says what became of them.
+    others = ("landlock", "seccomp") if arena is not None and arena.own_kernel else ()
     return [(name, side) for name, side, *_ in lines if name not in others]
 
 

@@ -104,6 +104,9 @@ async def way_out(
             return
         finally:
             writer.close()
+            # One that was cut while it was written to is nobody's news.
+            with contextlib.suppress(OSError):
+                await writer.wait_closed()
 
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
