@@ -9,16 +9,16 @@ import os
 import stat
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 import cloister
-from cloister.errors import Unsupported
 from cloister.model import Mount, MountMode, Profile
 from cloister.policy import DirectoryRoot
 from cloister.verify.arena import Arena
-from cloister.verify.case import NotHeld, case
+from cloister.verify.case import case
 from cloister.verify.cases import fsm_trees
+from cloister.verify.cases.fsm_trees import is_nothing_written_to
 
 __all__ = ["fsm_trees"]
 
@@ -193,7 +193,7 @@ async def climb_above_a_mount(arena: Arena) -> None:
         (granted / "inner").mkdir()
         (granted / "mine").touch()
         mode = MountMode.WRITE
-        if await _is_nothing_written_to(arena, granted):
+        if await is_nothing_written_to(arena, granted):
             mode = MountMode.READ
             (granted / "inner" / "deep" / "a").mkdir(parents=True)
             (granted / "up").symlink_to("../flag")
@@ -210,16 +210,6 @@ async def climb_above_a_mount(arena: Arena) -> None:
             arena.expect(direct == through_parent == "ok", "the granted file itself is unreadable")
             arena.expect_each(found, ("ENOENT", "EPERM", "ENOSYS", "EACCES"), "way up")
         arena.expect((granted / "up").is_symlink(), "the probe's writes did not reach the host")
-
-
-async def _is_nothing_written_to(arena: Arena, directory: Path) -> bool:
-    """Whether behind this wall no directory of the host is, which must be said before it starts."""
-    if arena.runtime != "microvm":
-        return False
-    with suppress(Unsupported):
-        async with arena.sandbox(mounts=[Mount(directory, "/mnt/shared", MountMode.WRITE)]):
-            raise NotHeld("a machine was given a directory of the host to write to")
-    return True
 
 
 _SET_ID = """
@@ -256,7 +246,7 @@ def attempt(directory):
 @case("FSM-05", "leave a set-id, device or linked file in a shared host directory", "critical")
 async def leave_a_set_id_file(arena: Arena) -> None:
     with _directory(arena, "shared") as shared:
-        if await _is_nothing_written_to(arena, shared):
+        if await is_nothing_written_to(arena, shared):
             return
         for profile, user in ((Profile.DEFAULT, None), (Profile.ROOT, "root")):
             mounts = [Mount(shared, "/mnt/shared", MountMode.WRITE)]
