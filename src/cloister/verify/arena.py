@@ -9,10 +9,11 @@ import signal
 import subprocess
 from collections.abc import AsyncIterator, Collection, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from cloister.errors import NotFound
-from cloister.model import Result, User
+from cloister.errors import NotFound, Unsupported
+from cloister.model import Mount, MountMode, Result, User
 from cloister.node import Node
 from cloister.sandbox import Sandbox
 from cloister.verify.canary import Canary
@@ -81,6 +82,15 @@ class Arena:
         if self.runtime is not None:
             settings.setdefault("runtime", self.runtime)
         return _Watched(self, settings)
+
+    async def is_host_read_only(self, directory: Path) -> bool:
+        """Whether nothing of the host is written to behind this wall: that is said, and is so."""
+        if self.runtime != "microvm":
+            return False
+        with contextlib.suppress(Unsupported):
+            async with self.sandbox(mounts=[Mount(directory, "/mnt/shared", MountMode.WRITE)]):
+                raise NotHeld("a machine was given a directory of the host to write to")
+        return True
 
     def record(self, data: bytes) -> None:
         """Keep output that did not come from `run`, such as that of a started process."""

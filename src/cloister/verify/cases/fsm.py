@@ -18,7 +18,6 @@ from cloister.policy import DirectoryRoot
 from cloister.verify.arena import Arena
 from cloister.verify.case import case
 from cloister.verify.cases import fsm_trees
-from cloister.verify.cases.fsm_trees import is_nothing_written_to
 
 __all__ = ["fsm_trees"]
 
@@ -193,7 +192,7 @@ async def climb_above_a_mount(arena: Arena) -> None:
         (granted / "inner").mkdir()
         (granted / "mine").touch()
         mode = MountMode.WRITE
-        if await is_nothing_written_to(arena, granted):
+        if await arena.is_host_read_only(granted):
             mode = MountMode.READ
             (granted / "inner" / "deep" / "a").mkdir(parents=True)
             (granted / "up").symlink_to("../flag")
@@ -246,7 +245,7 @@ def attempt(directory):
 @case("FSM-05", "leave a set-id, device or linked file in a shared host directory", "critical")
 async def leave_a_set_id_file(arena: Arena) -> None:
     with _directory(arena, "shared") as shared:
-        if await is_nothing_written_to(arena, shared):
+        if await arena.is_host_read_only(shared):
             return
         for profile, user in ((Profile.DEFAULT, None), (Profile.ROOT, "root")):
             mounts = [Mount(shared, "/mnt/shared", MountMode.WRITE)]

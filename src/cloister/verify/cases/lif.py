@@ -27,6 +27,9 @@ _CYCLES = 40
 def _watching(arena: Arena, sandbox: Sandbox, least: int) -> Iterator[None]:
     """Every process and group of the sandbox must be gone at the end of the block."""
     pids = sandbox.host_pids
+    if arena.runtime == "microvm":
+        # All of them are one on the host, which is QEMU.
+        least = 1
     arena.expect(len(pids) >= least, f"{len(pids)} processes are there, not {least}")
     groups = sandbox._running().groups
     arena.expect(all(group.is_dir() for group in groups), "a control group is not there")
@@ -147,9 +150,9 @@ async def _cancel_while_opening(arena: Arena, turns: int) -> None:
 _BUSY = """
 import mmap, threading
 
-def attempt():
+def attempt(*further):
     held = []
-    for place in ("/workspace", "/tmp", "/dev/shm", "/mnt/shared", "/home/user"):
+    for place in ("/workspace", "/tmp", "/dev/shm", "/home/user", *further):
         os.makedirs(place + "/deep/er", exist_ok=True)
         os.chdir(place + "/deep/er")
         file = open("held", "wb+")
@@ -172,12 +175,16 @@ async def busy_mounts(arena: Arena) -> None:
     shared = arena.canary.directory / "shared"
     shared.mkdir()
     mounts = [Mount(shared, "/mnt/shared", MountMode.WRITE)]
+    if await arena.is_host_read_only(shared):
+        mounts = []
     async with arena.sandbox(mounts=mounts) as sandbox:
-        _, held = await start_probe(arena, sandbox, _BUSY)
-        arena.expect(held == 5, f"{held} of 5 places are held")
+        _, held = await start_probe(arena, sandbox, _BUSY, *(mount.target for mount in mounts))
+        arena.expect(held == 4 + len(mounts), f"only {held} places are held")
         with _watching(arena, sandbox, 7):
             await in_time("the end of a busy sandbox", sandbox.stop())
-    arena.expect((shared / "deep" / "er").is_dir(), "the shared directory was not held")
+    arena.expect(
+        not mounts or (shared / "deep" / "er").is_dir(), "the shared directory was not held"
+    )
     shown = Path("/proc/self/mountinfo").read_text()
     arena.expect(str(shared) not in shown, "the shared directory is still mounted somewhere")
 

@@ -149,13 +149,15 @@ async def linked_parents(arena: Arena) -> None:
         shared, source = Path(place) / "shared", Path(place) / "source"
         shared.mkdir()
         source.write_text("uploaded")
-        mount = Mount(source=shared, target="/data", mode="write")
-        async with arena.sandbox(mounts=[mount]) as sandbox:
+        mounts = [Mount(source=shared, target="/data", mode="write")]
+        if await arena.is_host_read_only(shared):
+            mounts = []
+        async with arena.sandbox(mounts=mounts) as sandbox:
             await sandbox.files.make("/workspace/real")
             await sandbox.run(["/bin/ln", "-s", "/workspace/real", "/workspace/honest"])
             await sandbox.files.write("/workspace/honest/f", "x")
             arena.expect(await sandbox.files.read("/workspace/real/f") == b"x", "a link is dead")
-            for folder in ("/workspace", "/data"):
+            for folder in ("/workspace", *(mount.target for mount in mounts)):
                 for number, target in enumerate((canary, "/proc/1/root", "/proc/self/fd", "/dev")):
                     link = f"{folder}/out{number}"
                     await sandbox.run(["/bin/ln", "-s", target, link])
@@ -169,8 +171,9 @@ async def linked_parents(arena: Arena) -> None:
             arena.expect(names == ["flag"], f"beside the flag there is now {names}")
             made = {path.name for path in shared.rglob("*") if not path.is_symlink()}
             arena.expect(not made, f"the shared directory now has {made}")
-            await sandbox.files.write("/data/honest", "x")
-            arena.expect((shared / "honest").read_text() == "x", "the shared directory is dead")
+            for mount in mounts:
+                await sandbox.files.write(f"{mount.target}/honest", "x")
+                arena.expect((shared / "honest").read_text() == "x", "the shared directory is dead")
 
 
 _TREE = """
