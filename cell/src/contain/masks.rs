@@ -13,6 +13,11 @@ pub fn mount_proc(plan: &Plan, trees: &Trees, root: &NewRoot) -> io::Result<()> 
     mount_on(&proc, "proc", flags, "").map_err(|e| during(e, "mounting /proc"))?;
     read_only(root, b"proc/sys")?;
     own_boot_id(root).map_err(|e| during(e, "giving it a boot id of its own"))?;
+    cover(plan, trees, root)
+}
+
+/// Cover what the plan names and is there: of `/proc`, and of the host's programs.
+pub fn cover(plan: &Plan, trees: &Trees, root: &NewRoot) -> io::Result<()> {
     for path in &plan.masks {
         mask(trees, root, path)
             .map_err(|e| during(e, format!("masking /{}", String::from_utf8_lossy(path))))?;
@@ -58,5 +63,10 @@ fn mask(trees: &Trees, root: &NewRoot, path: &[u8]) -> io::Result<()> {
     let directory = crate::sys::fd::fstat(&target)?.st_mode & libc::S_IFMT == libc::S_IFDIR;
     let cover = if directory { trees.empty.as_raw_fd() } else { trees.null.as_raw_fd() };
     let tree = mount::open_tree(cover, b"")?;
+    if !path.starts_with(b"proc/") {
+        // Where devices are none a null device cannot be opened: what is covered there is denied.
+        let flags = mount::ATTR_RDONLY | mount::ATTR_NOSUID | mount::ATTR_NODEV | mount::ATTR_NOEXEC;
+        mount::set_attributes(&tree, flags, None)?;
+    }
     mount::attach(&tree, &target)
 }

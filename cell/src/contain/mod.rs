@@ -77,7 +77,10 @@ fn contain_kernel(
     sandbox: root::NewRoot,
     held: &Inheritance,
 ) -> Result<Contained, LaunchError> {
-    step(plan.drill, Step::Mounts, || root::attach_mounts(plan, &trees, &sandbox))?;
+    step(plan.drill, Step::Mounts, || {
+        masks::cover(plan, &trees, &sandbox)?;
+        root::attach_mounts(plan, &trees, &sandbox)
+    })?;
     let own = step(plan.drill, Step::Devices, || kernel::lay_out(plan, kernel, &trees, &sandbox))?;
     step(plan.drill, Step::Proc, || kernel::mount_proc(&own))?;
     step(plan.drill, Step::Pivot, || {

@@ -37,6 +37,7 @@ from cloister.runtime.memory import Memory, Remembering
 from cloister.runtime.microvm import MicrovmRuntime
 from cloister.runtime.microvm.stored import require_no_machine
 from cloister.runtime.namespace import NamespaceRuntime
+from cloister.runtime.namespace.hidden import look_at_programs
 from cloister.runtime.plan import Plan
 from cloister.runtime.wasm import WasmRuntime
 
@@ -126,6 +127,7 @@ class Node:
         """
         runtime = self.runtime_for(policy)
         await runtime.prepare()
+        await look_at_programs(policy)
         if policy.egress is not None:
             ground = runtime.with_way_out(ground, policy)
             self._gateway_for(provisions).begin()

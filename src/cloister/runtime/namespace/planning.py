@@ -14,6 +14,7 @@ from cloister.policy import Policy, SecondLayer
 from cloister.runtime.ground import Ground, GroundDisk, GroundVolume
 from cloister.runtime.namespace import ids, rootfs
 from cloister.runtime.namespace.cgroups import Layout, plan_limits
+from cloister.runtime.namespace.hidden import hidden_programs
 from cloister.runtime.namespace.hints import missing_capabilities
 from cloister.runtime.plan import WHOLE, DiskPlan, HostMount, IdRange, Plan, Room
 
@@ -59,6 +60,14 @@ class Identities:
     allow_setgroups: bool
 
 
+RoomKey = tuple[Policy, bool, bool, tuple[str, ...]]
+
+
+def room_key(policy: Policy, ground: Ground) -> RoomKey:
+    """Return what decides how a room is, of what can change while the host stays as it is."""
+    return policy, ground.disk is not None, ground.has_egress, hidden_programs(policy)
+
+
 def make_room(
     policy: Policy,
     ground: Ground,
@@ -84,7 +93,7 @@ def make_room(
         layers=rootfs.layers_of(policy.root, ground, template, idmap=idmap, writable=root_profile),
         links=rootfs.links_of(policy.root),
         directories=rootfs.directories_of(policy.root, init if single else user, init),
-        masks=rootfs.masks(),
+        masks=(*rootfs.masks(), *hidden_programs(policy)),
         rlimits=_rlimits(
             limits,
             count_processes=not layout.has("pids"),

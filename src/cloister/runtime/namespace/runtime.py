@@ -25,7 +25,7 @@ from cloister.runtime.namespace.guest import NamespaceGuest
 from cloister.runtime.namespace.instance import Instance
 from cloister.runtime.namespace.launcher import Launcher
 from cloister.runtime.namespace.memory_place import memory_directory
-from cloister.runtime.namespace.planning import Identities, make_plan, make_room
+from cloister.runtime.namespace.planning import Identities, RoomKey, make_plan, make_room, room_key
 from cloister.runtime.namespace.posture import go_on, parse_posture, require_posture
 from cloister.runtime.namespace.spare import AFTER_START_S, Spare
 from cloister.runtime.plan import Plan, Room
@@ -48,7 +48,7 @@ class NamespaceRuntime:
         self._launcher: Launcher | None = None
         self._preparing: asyncio.Task[None] | None = None
         self._ranges: dict[int, int] = {}
-        self._rooms: dict[tuple[Policy, bool, bool], Room] = {}
+        self._rooms: dict[RoomKey, Room] = {}
         self._lost: dict[int, Callable[[CloisterError], None]] = {}
         self._spare = Spare(self._launch_spare, self.end, self.another)
 
@@ -118,7 +118,7 @@ class NamespaceRuntime:
         if instance is None:
             raise RequestError("prepare() comes before plan()")
         if not ground.volumes and not ground.files:
-            room = self._rooms.get((policy, ground.disk is not None, ground.has_egress))
+            room = self._rooms.get(room_key(policy, ground))
             spare = None if room is None else self._spare.plan_for(room)
             if spare is not None:
                 return spare
@@ -141,7 +141,7 @@ class NamespaceRuntime:
         *,
         idmap: bool,
     ) -> Room:
-        key = (policy, ground.disk is not None, ground.has_egress)
+        key = room_key(policy, ground)
         room = self._rooms.get(key)
         if room is None:
             room = make_room(
