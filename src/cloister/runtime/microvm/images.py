@@ -28,13 +28,13 @@ _MAX_COPIED = 16 * 2**20
 _FICLONE = 0x4004_9409
 
 
-def layer_image(directory: Path, *, exact: bool) -> Path:
-    """Return a disk with what is in `directory`, made anew when that has changed.
+def layer_image(directory: Path) -> Path:
+    """Return a disk with what is in `directory`, made anew when any file of it has changed."""
+    return layer_disk(directory, _tree_key(directory))
 
-    `exact` looks at every file; otherwise directories are looked at, which is quick for a host's
-    programs and enough for whoever replaces files, as package managers do.
-    """
-    key = _tree_key(directory, exact=exact)
+
+def layer_disk(directory: Path, key: str) -> Path:
+    """Return the disk that was made of `directory` when it was as the key says, or make it."""
     return made_once(f"layer-{key}.img", lambda to: _write_image(directory, to))
 
 
@@ -71,7 +71,7 @@ def _etc_key() -> str:
     for name in PUBLIC_ETC:
         path = Path("/etc", name)
         if path.exists():
-            digest.update(_tree_key(path, exact=True).encode())
+            digest.update(_tree_key(path).encode())
     return digest.hexdigest()[:32]
 
 
@@ -188,16 +188,15 @@ def data_parts(fd: int, size: int) -> Iterator[tuple[int, int]]:
         yield start, end
 
 
-def _tree_key(top: Path, *, exact: bool) -> str:
+def _tree_key(top: Path) -> str:
     digest = hashlib.sha256(f"{top}\0".encode("utf-8", "surrogateescape"))
     if not top.is_dir():
         _add_status(digest, top.name, os.lstat(top))
     for path, directories, files in os.walk(top):
         directories.sort()
         _add_status(digest, path, os.lstat(path))
-        if exact:
-            for name in sorted(files):
-                _add_status(digest, name, os.lstat(os.path.join(path, name)))
+        for name in sorted(files):
+            _add_status(digest, name, os.lstat(os.path.join(path, name)))
     return digest.hexdigest()[:32]
 
 

@@ -29,6 +29,7 @@ from cloister.runtime.microvm.given import (
 )
 from cloister.runtime.microvm.guest import MachinePlan, MicrovmGuest, end_machine, facts_outside
 from cloister.runtime.microvm.held import hold
+from cloister.runtime.microvm.host_disks import HostDisks
 from cloister.runtime.microvm.inside import plan_inside
 from cloister.runtime.microvm.launch import launch_machine
 from cloister.runtime.microvm.machine import KVM, TCG, Shape, restored, shown_to
@@ -81,7 +82,7 @@ class MicrovmRuntime:
         self._spare = Spare(
             self._launch_spare, self._end_spare, launching.another, over_streams=True
         )
-        self._host_images: dict[str | None, Path] = {}
+        self._host_disks = HostDisks()
 
     def facts(self) -> RuntimeFacts:
         """Whether there is a QEMU and a kernel; whether they work here, a start says."""
@@ -341,15 +342,12 @@ class MicrovmRuntime:
     def _images(self, layers: Sequence[tuple[str | None, bool]]) -> list[Path]:
         found = []
         for source, exact in layers:
-            image = self._host_images.get(source)
-            if image is None or exact or not image.exists():
-                image = (
-                    images.etc_image()
-                    if source is None
-                    else images.layer_image(Path(source), exact=exact)
-                )
-                self._host_images[source] = image
-            found.append(image)
+            if not exact:
+                found.append(self._host_disks.current(source))
+            elif source is None:
+                found.append(images.etc_image())
+            else:
+                found.append(images.layer_image(Path(source)))
         return found
 
     async def destroy(self, guest: Guest) -> None:

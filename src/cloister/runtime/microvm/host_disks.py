@@ -1,0 +1,125 @@
+"""The disks of the host's own programs: which is current, without a look at each file every time.
+
+Directories are looked at by every process, which finds whatever package managers do: they replace
+files. Files that were overwritten in place are looked for again and again, but not each time: a
+host has a hundred thousand of them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import threading
+import time
+from contextlib import suppress
+from pathlib import Path
+
+from cloister.errors import CloisterError
+from cloister.runtime.microvm.images import etc_image, layer_disk
+from cloister.runtime.microvm.place import machine_directory
+
+# How old the last look at every file may be.
+LOOK_S = 600.0
+
+
+class HostDisks:
+    """The disks of this host as one process knows them. To be asked in threads."""
+
+    def __init__(self) -> None:
+        self._known: dict[str | None, tuple[Path, float]] = {}
+        self._looking: set[str | None] = set()
+        self._lock = threading.Lock()
+
+    def current(self, source: str | None) -> Path:
+        """Return the disk with a directory, or with the public part of /etc.
+
+        One that was found a while ago is returned all the same, and looked for again meanwhile:
+        whoever comes next has what was found.
+        """
+        known, since = self._known.get(source, (None, 0.0))
+        if known is None or not known.exists():
+            return self._look(source)
+        if time.monotonic() - since > LOOK_S:
+            self._look_meanwhile(source)
+        return known
+
+    def _look(self, source: str | None) -> Path:
+        begun = time.monotonic()
+        found = etc_image() if source is None else host_disk(Path(source))
+        self._known[source] = (found, begun)
+        return found
+
+    def _look_meanwhile(self, source: str | None) -> None:
+        with self._lock:
+            if source in self._looking:
+                return
+            self._looking.add(source)
+        # It ends with the process, and what it has half made is removed by the next who makes it.
+        threading.Thread(target=self._look_behind, args=(source,), daemon=True).start()
+
+    def _look_behind(self, source: str | None) -> None:
+        try:
+            # No room for another one, for instance: the one there is stays, and is looked at again.
+            with suppress(CloisterError, OSError):
+                self._look(source)
+        finally:
+            self._looking.discard(source)
+
+
+def host_disk(directory: Path) -> Path:
+    """Return a disk with what is in a directory of the host, made anew when that has changed."""
+    note = machine_directory() / f"programs-{hashlib.sha256(bytes(directory)).hexdigest()[:16]}"
+    known = _read_note(note)
+    if known is not None:
+        shape, _ = _look_at(directory, files=False)
+        if shape == known[0]:
+            return layer_disk(directory, "-".join(known))
+    # Before the disk is made: what changes meanwhile is found by the next look.
+    found = _look_at(directory, files=True)
+    disk = layer_disk(directory, "-".join(found))
+    part = note.with_name(f"{note.name}.{os.getpid()}.{threading.get_ident()}.part")
+    part.write_text(json.dumps(found))
+    os.rename(part, note)
+    return disk
+
+
+def _read_note(note: Path) -> tuple[str, str] | None:
+    """Return what was found at the last look at every file, unless that was too long ago."""
+    try:
+        if not 0 <= time.time() - note.stat().st_mtime < LOOK_S:
+            return None
+        shape, files = json.loads(note.read_text())
+    except (OSError, ValueError):
+        # There is none, or one that was cut short: then there is a look.
+        return None
+    return str(shape), str(files)
+
+
+def _look_at(top: Path, *, files: bool) -> tuple[str, str]:
+    """Return a digest of a tree's directories, and one of what is in them if that is asked for."""
+    shape, contents = hashlib.sha256(bytes(top)), hashlib.sha256()
+    pending = [os.fspath(top)]
+    while pending:
+        path = pending.pop()
+        shape.update(_facts(path, os.lstat(path)))
+        try:
+            with os.scandir(path) as entries:
+                found = sorted(entries, key=lambda entry: entry.name)
+        except OSError:
+            # Not ours to look into, or gone: its own times say as much as can be known.
+            continue
+        for entry in found:
+            if entry.is_dir(follow_symlinks=False):
+                pending.append(entry.path)
+            elif files:
+                with suppress(FileNotFoundError):
+                    contents.update(_facts(entry.name, entry.stat(follow_symlinks=False)))
+    return shape.hexdigest()[:32], contents.hexdigest()[:32]
+
+
+def _facts(name: str, status: os.stat_result) -> bytes:
+    # The time of a change cannot be set, as that of the content can.
+    times = (status.st_mtime_ns, status.st_ctime_ns)
+    facts = (status.st_mode, status.st_uid, status.st_gid, status.st_size, status.st_ino, times)
+    return f"{name}\0{facts}\0".encode("utf-8", "surrogateescape")
