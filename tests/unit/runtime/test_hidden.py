@@ -70,3 +70,21 @@ def test_many_that_lie_together_are_hidden_with_their_directory() -> None:
     assert hidden.gathered([*many, "usr/lib/one"], ("usr",)) == ("usr/lib/one", "usr/local/keys")
     with pytest.raises(CannotEnforce, match="for its root alone"):
         hidden.gathered([f"usr/{number}" for number in range(hidden.MOST + 1)], ("usr",))
+
+
+def test_a_later_look_that_fails_stops_the_next_start(tree: Path, tmp_path: Path) -> None:
+    places = below(tree)
+    before = hidden.hidden_below(places, tmp_path)
+    try:
+        known = hidden._known[places]
+        for number in range(hidden.MOST + 1):
+            (tree / f"key{number}").touch(mode=0o600)
+        known.turn.acquire()
+        hidden._look_again(known, places, tmp_path)
+        with pytest.raises(CannotEnforce, match="for its root alone"):
+            hidden.hidden_below(places, tmp_path)
+        for path in tree.glob("key*"):
+            path.unlink()
+        assert hidden.hidden_below(places, tmp_path) == before
+    finally:
+        hidden._known.pop(places, None)

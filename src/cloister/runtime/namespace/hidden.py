@@ -12,7 +12,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from cloister.errors import CannotEnforce
+from cloister.errors import CannotEnforce, CloisterError
 from cloister.model import Profile
 from cloister.policy import HostRoot, Policy
 from cloister.runtime.namespace.instance import runtime_directory
@@ -83,6 +83,9 @@ def _look_again(known: _Known, directories: tuple[str, ...], keep: Path) -> None
     try:
         known.seen = _look(directories, keep)
         known.looked_at = time.monotonic()
+    except (CloisterError, OSError):
+        # What was seen before is not all there is to hide: whoever starts next looks, and is told.
+        _known.pop(directories, None)
     finally:
         known.turn.release()
 
