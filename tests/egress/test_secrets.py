@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 from cloister import Sandbox
-from cloister.errors import Denied, NotFound
+from cloister.errors import Denied, Exhausted, NotFound
 from cloister.ledger import Requested, Responded, SecretBlocked, SecretsRenewed, SecretUsed
 from cloister.ledger.reading import make_receipt, read_entries
 from cloister.model import Limits
@@ -318,6 +318,30 @@ async def test_a_gateway_that_hangs_does_not_use_an_old_value_after_it_was_renew
         await Node.current().depth_gateway.wait_ready()
         assert (await sandbox.run(use)).ok
     assert echoing.authorizations == ["tok_the-first-value-00001", "tok_the-other-value-00002"]
+
+
+async def test_a_renewal_that_cannot_be_recorded_leaves_no_value_in_use(
+    echoing: Echo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = {"from": "env:A_SOURCE", "hosts": [f"web.test:{echoing.port}"]}
+    table = {"TOKEN": {**source, "header": "Authorization"}}
+    use = f'curl -sS -m 20 -H "Authorization: $TOKEN" https://web.test:{echoing.port}/'
+
+    async def full(*_: object) -> None:
+        raise Exhausted("the ledger's disk is full", limit="disk")
+
+    monkeypatch.setenv("A_SOURCE", "tok_the-first-value-00001")
+    async with Sandbox(egress=egress_of(echoing.port), secrets=table) as sandbox:
+        monkeypatch.setenv("A_SOURCE", "tok_the-other-value-00002")
+        with monkeypatch.context() as patch:
+            patch.setattr("cloister.sandbox.recording.Recording.secrets_renewed", full)
+            with pytest.raises(Exhausted):
+                await sandbox.renew_secrets()
+        assert "withdrawn" in (await sandbox.run(use)).stdout
+        # The twin: once it can be written, what is there now is used.
+        await sandbox.renew_secrets()
+        assert (await sandbox.run(use)).ok
+    assert echoing.authorizations == ["tok_the-other-value-00002"]
 
 
 _MINT = """

@@ -179,6 +179,14 @@ async def renew(
     return renewed, failed
 
 
+def without_values(provisions: Provisions) -> Provisions:
+    """Return the same with no value but what was minted for it, which cannot be read again."""
+    minted = {each.value.name for each in provisions.credentials}
+    values = tuple(each for each in provisions.values if each.name in minted)
+    retired = (*provisions.retired, *(each for each in provisions.values if each not in values))
+    return dataclasses.replace(provisions, values=values, retired=retired[-_MOST_RETIRED:])
+
+
 async def _stored(binding: SecretBinding, read: ReadStored | None) -> SecretValue:
     if read is None:
         raise RequestError(

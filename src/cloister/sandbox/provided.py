@@ -56,6 +56,15 @@ class Provided:
         self._provisions, failed = await renew(self._provisions, policy, self.read_stored)
         return self._provisions, failed
 
+    def withdraw(self) -> Provisions:
+        """Have no value any more, until they are read again."""
+        from cloister.node.provisions import without_values
+
+        if self._provisions is None:
+            raise RequestError("it has no secrets; name them in its policy")
+        self._provisions = without_values(self._provisions)
+        return self._provisions
+
     @property
     def is_there(self) -> bool:
         """Whether its requests are read, and so by a gateway of their own."""
@@ -104,17 +113,28 @@ class Belonging:
         async with self._provided.renewing:
             self._running()
             provisions, failed = await self._provided.renew(self.policy)
-            if self.recording is not None:
-                known = {each.name for each in provisions.values}
-                named = [each.name for each in self.policy.secrets]
-                await self.recording.secrets_renewed(
-                    tuple(name for name in named if name in known),
-                    tuple(name for name in named if name not in known),
-                )
-            if self._node is not None:
-                await self._node.renew(self.id, provisions)
+            try:
+                await self._record_renewal(provisions)
+            except CloisterError:
+                # No value is used of which it cannot be written that it is; an old one even less.
+                await self._hand_over(self._provided.withdraw())
+                raise
+            await self._hand_over(provisions)
         if failed:
             raise failed[0]
+
+    async def _hand_over(self, provisions: Provisions) -> None:
+        if self._node is not None:
+            await self._node.renew(self.id, provisions)
+
+    async def _record_renewal(self, provisions: Provisions) -> None:
+        if self.recording is not None:
+            known = {each.name for each in provisions.values}
+            named = [each.name for each in self.policy.secrets]
+            await self.recording.secrets_renewed(
+                tuple(name for name in named if name in known),
+                tuple(name for name in named if name not in known),
+            )
 
     async def update_egress(self, egress: Egress | Sequence[str]) -> None:
         """Replace what may be reached, from now on; what is open is cut, and is judged anew.

@@ -313,7 +313,7 @@ class Fleet:
         with self.waking.claimed(wish, self._residents):
             row = await self._remembered.begin(wish, sandbox.id, limits)
             try:
-                await sandbox.open()
+                await self.vault.open(wish.tenant, sandbox)
             except BaseException as error:
                 await self._remembered.failed(wish, row, error)
                 raise

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import hmac
 import os
 import time
 from base64 import b64decode, b64encode
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,6 +20,7 @@ from cloister.node.secret_value import SecretValue
 from cloister.policy import Effect, Verdict
 from cloister.policy.egress_rules import str_destination
 from cloister.policy.secrets import MOST_SECRETS, SecretBinding
+from cloister.sandbox import Sandbox
 from cloister.server.records import Records
 from cloister.server.records.rows import SecretRow
 from cloister.server.records.secret_rows import find_secret, list_secrets, put_secret, remove_secret
@@ -31,6 +34,8 @@ class Vault:
 
     def __init__(self, records: Records) -> None:
         self._records = records
+        # How often sandboxes of a tenant were told to take what is stored.
+        self._renewals: Counter[TenantName] = Counter()
 
     async def put(self, tenant: TenantName, name: str, value: str, hosts: Sequence[str]) -> None:
         """Store a secret, or another value of one that is stored."""
@@ -53,6 +58,23 @@ class Vault:
         """Forget a secret; sandboxes that run keep what they were started with."""
         if not await self._records.do(lambda connection: remove_secret(connection, tenant, name)):
             raise _missing(name)
+
+    def renew(self, tenant: TenantName) -> None:
+        """Note that all sandboxes of a tenant take what is stored now: those that start, too."""
+        self._renewals[tenant] += 1
+
+    async def open(self, tenant: TenantName, sandbox: Sandbox) -> None:
+        """Open a sandbox; what was to be renewed while it began it has not as it read it.
+
+        Whoever tells all that run after this has returned finds it among them.
+        """
+        seen = self._renewals[tenant]
+        await sandbox.open()
+        while self._renewals[tenant] != seen and sandbox.policy.secrets:
+            seen = self._renewals[tenant]
+            with contextlib.suppress(CloisterError):
+                # One that cannot be read any more is withdrawn, as in those that run.
+                await sandbox.renew_secrets()
 
     def reader(self, tenant: TenantName) -> ReadStored:
         """Return what reads the secrets of a tenant for a sandbox of theirs."""

@@ -65,6 +65,7 @@ async def _renew_everywhere(call: Call) -> SecretRenewal:
     # A token of one sandbox has no say over what others are given.
     call.require_any_sandbox()
     name = parse_secret_name(call.request.path_params["name"])
+    call.fleet.vault.renew(call.caller.tenant)
     users = [each for each in call.fleet.of_tenant(call.caller.tenant) if _uses(each, name)]
     outcomes = await asyncio.gather(*(_renew(each) for each in users))
     told = list(zip(users, outcomes, strict=True))
