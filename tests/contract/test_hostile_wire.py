@@ -14,6 +14,7 @@ from cloister.errors import CloisterError
 from cloister.node import Node
 from cloister.policy import DirectoryRoot
 from cloister.runtime.microvm import runtime
+from cloister.sandbox import errand
 from cloister.wire.link import Link
 
 from .machine_root import PLACE, machine_root
@@ -48,13 +49,16 @@ class Taken:
         if self._fault == "flip":
             self._left = 2**62
             return honest + bytes([rest[0] ^ 1 << self._chance.randrange(8)]) + rest[1:]
-        if honest:
-            return honest
         if self._fault == "end":
-            return b""
+            # To be read again at once, whether the far end has anything else to say or not.
+            self._real.shutdown(socket.SHUT_RD)
+            return honest
         if self._fault == "stall":
+            if honest:
+                return honest
             raise BlockingIOError
-        return self._chance.randbytes(most if self._fault == "flood" else len(rest))
+        room = most - len(honest)
+        return honest + self._chance.randbytes(room if self._fault == "flood" else len(rest))
 
 
 @pytest.fixture(autouse=True)
@@ -70,8 +74,9 @@ async def test_a_wire_that_is_taken_over_at_any_byte_ends_its_own_machine(
     honest = _take_over(monkeypatch, "flip", 2**62)
     (await _live()).check()
     total_bytes = honest[-1].said_bytes
-    # Nobody is to wait for a minute for one that does not greet.
+    # Nobody is to wait for a minute for one that does not greet, or says no more of a file.
     monkeypatch.setattr(runtime, "_GREETING_S", 10.0)
+    monkeypatch.setattr(errand, "_STALL_S", 10.0)
     chance = random.Random(seed := random.getrandbits(32))
     async with Sandbox() as other:
         for attempt in range(ATTEMPTS):

@@ -80,8 +80,8 @@ async def patch_text(sandbox: Sandbox, below: str, earlier: Snapshot | None) -> 
     if os.environ.get("CLOISTER_URL"):
         data = await _patch_there(sandbox, below, earlier)
     else:
-        benches = None if earlier is None else await sandbox.benches(earlier)
-        data = await asyncio.to_thread(_patch, *await sandbox.compared(), below, benches)
+        async with sandbox.comparing(earlier) as (compared, benches):
+            data = await asyncio.to_thread(_patch, *compared, below, benches)
     text = data[:_PATCH_BYTES].decode("utf-8", "replace")
     if len(data) > _PATCH_BYTES:
         text += "\n[there is more; name a smaller path]\n"

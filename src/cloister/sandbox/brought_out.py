@@ -6,8 +6,9 @@ import asyncio
 import json
 import os
 import secrets
+from collections import Counter
 from collections.abc import AsyncIterator
-from contextlib import aclosing, asynccontextmanager
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -34,38 +35,61 @@ _MOST_HELD = 2
 
 
 class Brought:
-    """What was brought out of one sandbox, while it is looked at: the last two of each kind."""
+    """What was brought out of one sandbox: the last two of each kind, and what somebody reads."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._now: list[Disk] = []
+        # By a name of their own, and by the snapshots they are of; the oldest first.
+        self._now: dict[str, Disk] = {}
         self._then: dict[str, Disk] = {}
-        # Held by whoever calls `now`.
+        self._readers: Counter[str] = Counter()
+        # Held by whoever enters `now`, until it has.
         self.turn = asyncio.Lock()
 
-    async def now(self, policy: Policy, ground: Ground, copy: int) -> Disk:
-        """Return what is on a copy of the disk of the running machine, which is closed here."""
+    @asynccontextmanager
+    async def now(self, policy: Policy, ground: Ground, copy: int) -> AsyncIterator[Disk]:
+        """Yield what is on a copy of the disk of the running machine, which is closed here."""
         brought = await _bring_out(self._store, policy, ground, copy)
-        self._now.append(brought)
-        while len(self._now) > _MOST_HELD:
-            await self._remove(self._now.pop(0))
-        return brought
+        self._now[brought.id] = brought
+        async with self._read(brought):
+            yield brought
 
-    async def then(self, snapshot: Snapshot) -> tuple[Path, ...]:
-        """Return where a snapshot can be looked at; it does not change any more."""
-        async with self.turn:
-            if snapshot.id not in self._then:
-                while len(self._then) >= _MOST_HELD:
-                    await self._remove(self._then.pop(next(iter(self._then))))
-                brought = await bring_out_snapshot(self._store, snapshot)
+    @asynccontextmanager
+    async def then(self, snapshot: Snapshot) -> AsyncIterator[tuple[Path, ...]]:
+        """Yield where a snapshot can be looked at; it does not change any more."""
+        async with AsyncExitStack() as reading:
+            async with self.turn:
+                brought = self._then.get(snapshot.id)
                 if brought is None:
-                    return self._store.snapshots.benches(snapshot)
-                self._then[snapshot.id] = brought
-            return (self._then[snapshot.id].path,)
+                    brought = await bring_out_snapshot(self._store, snapshot)
+                if brought is not None:
+                    self._then[snapshot.id] = brought
+                    await reading.enter_async_context(self._read(brought))
+            if brought is None:
+                yield self._store.snapshots.benches(snapshot)
+            else:
+                yield (brought.path,)
+
+    @asynccontextmanager
+    async def _read(self, disk: Disk) -> AsyncIterator[None]:
+        """Have a disk stay for as long as this lasts, however many others are brought out."""
+        self._readers[disk.id] += 1
+        try:
+            await self._make_room()
+            yield
+        finally:
+            self._readers.subtract([disk.id])
+            await asyncio.shield(self._make_room())
+
+    async def _make_room(self) -> None:
+        for held in (self._now, self._then):
+            unread = [key for key, disk in held.items() if not self._readers[disk.id]]
+            for disk in [held.pop(key) for key in unread[: max(0, len(held) - _MOST_HELD)]]:
+                await self._remove(disk)
 
     async def close(self) -> None:
         """Remove all of it."""
-        disks, self._now, self._then = [*self._now, *self._then.values()], [], {}
+        disks, self._now, self._then = [*self._now.values(), *self._then.values()], {}, {}
         for disk in disks:
             await self._remove(disk)
 

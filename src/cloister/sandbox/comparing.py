@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from cloister.sandbox.sandbox import Sandbox
     from cloister.store import Disk, Snapshot
     from cloister.store.changes import Owners, Skeleton, Stratum
+
+    Trees = tuple[tuple[Stratum, ...], Skeleton, Owners]
 
 
 class Comparing:
@@ -35,15 +38,28 @@ class Comparing:
     def _is_machine(self) -> bool:
         return self._sandbox.guest.runtime == "microvm"
 
-    async def comparable(self) -> tuple[tuple[Stratum, ...], Skeleton, Owners]:
-        """Return what there is to compare, brought out first where it is on a machine's disk."""
-        if not self._is_machine:
-            return self.compared()
-        # However many ask at once: each takes a copy of the disk and a machine that reads it.
-        async with self._brought_out.turn:
-            return self._compared(await self._bring_out())
+    @asynccontextmanager
+    async def comparing(
+        self, since: Snapshot | str | int | None = None
+    ) -> AsyncIterator[tuple[Trees, tuple[Path, ...] | None]]:
+        """Yield what there is to compare, and where a snapshot is that it is compared with.
 
-    async def _bring_out(self) -> Disk:
+        What is on a machine's disk is brought out first, and stays until this is left.
+        """
+        async with AsyncExitStack() as reading:
+            benches = None
+            if since is not None:
+                benches = await reading.enter_async_context(self._benches(since))
+            if not self._is_machine:
+                yield self.compared(), benches
+                return
+            # However many ask at once: each takes a copy of the disk and a machine that reads it.
+            async with self._brought_out.turn:
+                disk = await reading.enter_async_context(self._bring_out())
+            yield self._compared(disk), benches
+
+    @asynccontextmanager
+    async def _bring_out(self) -> AsyncIterator[Disk]:
         from cloister.runtime.microvm.reading import copied_disk
 
         sandbox, ground = self._sandbox, self.workspace.ground
@@ -60,16 +76,17 @@ class Comparing:
             for fd in held:
                 os.close(fd)
             raise
-        return await self._brought_out.now(sandbox.policy, ground, held[0])
+        async with self._brought_out.now(sandbox.policy, ground, held[0]) as brought:
+            yield brought
 
-    def compared(self) -> tuple[tuple[Stratum, ...], Skeleton, Owners]:
+    def compared(self) -> Trees:
         """Return what there is to compare, of the sandbox as it runs."""
         disk = self.workspace.disk
         if disk is None or self._is_machine:
             raise Unsupported("this sandbox has no disk in the store that can be looked at")
         return self._compared(disk)
 
-    def _compared(self, disk: Disk) -> tuple[tuple[Stratum, ...], Skeleton, Owners]:
+    def _compared(self, disk: Disk) -> Trees:
         from cloister.sandbox.compared import compared_trees
 
         return compared_trees(self._sandbox.guest, disk)
@@ -82,13 +99,14 @@ class Comparing:
             self._brought = Brought(self.workspace.store)
         return self._brought
 
-    async def benches(self, which: Snapshot | str | int) -> tuple[Path, ...]:
-        """Return where a snapshot is that the sandbox can be compared with."""
+    @asynccontextmanager
+    async def _benches(self, which: Snapshot | str | int) -> AsyncIterator[tuple[Path, ...]]:
         workspace = self.workspace
         snapshot = await workspace.find(which)
         if snapshot.image != (None if workspace.image is None else workspace.image.digest):
             raise RequestError(f"snapshot {quote(snapshot.id)} stands on another image")
-        return await self._brought_out.then(snapshot)
+        async with self._brought_out.then(snapshot) as benches:
+            yield benches
 
     async def let_go_of_brought(self) -> None:
         """Remove what was brought out of it."""

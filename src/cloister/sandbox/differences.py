@@ -34,9 +34,8 @@ class Differences:
         from cloister.sandbox.compared import begin, next_batch
 
         await self._state.wait_until_moving()
-        benches = None if self._since is None else await self._state.benches(self._since)
-        compared = await self._state.comparable()
-        changes = await asyncio.to_thread(begin, *compared, self._below, benches)
-        while batch := await asyncio.to_thread(next_batch, changes):
-            for change in batch:
-                yield change
+        async with self._state.comparing(self._since) as (compared, benches):
+            changes = await asyncio.to_thread(begin, *compared, self._below, benches)
+            while batch := await asyncio.to_thread(next_batch, changes):
+                for change in batch:
+                    yield change

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -15,12 +16,12 @@ if TYPE_CHECKING:
     from cloister.model import Result
     from cloister.model.approvals import Answer, Question
     from cloister.runtime.memory import Memory
+    from cloister.sandbox.comparing import Trees
     from cloister.sandbox.fork_ahead import BeginAnother
     from cloister.sandbox.process import Command
     from cloister.sandbox.recording import Recording
     from cloister.sandbox.state import State
     from cloister.store import Disk, Snapshot
-    from cloister.store.changes import Owners, Skeleton, Stratum
 
 
 class Stateful:
@@ -128,14 +129,22 @@ class Stateful:
         """Have something answered by a person, as its policy says; recorded in its ledger."""
         return await self._state.ask(question)
 
-    async def compared(self) -> tuple[tuple[Stratum, ...], Skeleton, Owners]:
-        """Return the trees that `diff` compares; of the sandbox as it runs."""
-        await self._state.wait_until_moving()
-        return await self._state.comparable()
+    async def compared(self) -> Trees:
+        """Return the trees that `diff` compares; of the sandbox as it runs.
 
-    async def benches(self, which: Snapshot | str | int) -> tuple[Path, ...]:
-        """Return where a snapshot is that the sandbox can be compared with."""
-        return await self._state.benches(which)
+        Of a machine they are a copy, and the last two of them are there.
+        """
+        async with self.comparing() as (compared, _):
+            return compared
+
+    @asynccontextmanager
+    async def comparing(
+        self, since: Snapshot | str | int | None = None
+    ) -> AsyncIterator[tuple[Trees, tuple[Path, ...] | None]]:
+        """Yield the same, and where a snapshot is to compare with, until this is left."""
+        await self._state.wait_until_moving()
+        async with self._state.comparing(since) as compared:
+            yield compared
 
     def diff(self, below: str = "/", *, since: Snapshot | str | int | None = None) -> Differences:
         """Return what changed in one tree since the image, or since a snapshot.

@@ -18,13 +18,14 @@ from cloister.policy import Effect
 from cloister.sandbox.gates import pass_gate
 from cloister.server.resident import Resident
 from cloister.server.tenancy import TenantName
+from cloister.store import Snapshot
 from cloister.store.changes import TarStyle, patch, since, write_tar
 from cloister.store.place import state_directory
 from cloister.store.stand_in import as_reader
 from cloister.wire.streams import PipeIncoming, open_pipe
 
-# Strata, skeleton and owners, as `Sandbox.compared` returns them.
-Compared = tuple[Any, Any, Any]
+# Strata, skeleton and owners, and where an earlier moment is, as `Sandbox.comparing` yields them.
+Compared = tuple[tuple[Any, Any, Any], tuple[Path, ...] | None]
 
 FORMS = {
     "patch": "text/x-patch",
@@ -42,20 +43,21 @@ _under_way: Counter[TenantName] = Counter()
 
 
 def exported(
-    tenant: TenantName,
-    form: str,
-    compared: Compared,
-    below: str,
-    benches: tuple[Path, ...] | None,
+    resident: Resident, form: str, below: str, since: Snapshot | None
 ) -> AsyncGenerator[bytes, None]:
     """Yield the export; whoever stops reading ends it."""
-    return piped(tenant, write_export, form, compared, below, benches)
+    return piped(resident, since, write_export, form, below)
 
 
 async def piped(
-    tenant: TenantName, write: Callable[..., None], *arguments: object
+    resident: Resident, since: Snapshot | None, write: Callable[..., None], *arguments: object
 ) -> AsyncGenerator[bytes, None]:
-    """Yield what a function writes to the descriptor it is given, with leave to read the trees."""
+    """Yield what a function writes of the trees to the descriptor it is given, with leave to read.
+
+    Who has too many is refused before anything is made for another one: of a machine, that is a
+    copy of its disk. The trees are there until the last byte.
+    """
+    tenant = resident.tenant
     if _under_way[tenant] >= _MOST_AT_ONCE:
         raise Exhausted(
             f"{_MOST_AT_ONCE} exports of this tenant are under way; read them first",
@@ -64,7 +66,10 @@ async def piped(
     _under_way[tenant] += 1
     own = ThreadPoolExecutor(1, "export")
     try:
-        async with contextlib.aclosing(_chunks(own, write, arguments)) as chunks:
+        async with (
+            resident.sandbox.comparing(since) as compared,
+            contextlib.aclosing(_chunks(own, write, (compared, *arguments))) as chunks,
+        ):
             async for chunk in chunks:
                 yield chunk
     finally:
@@ -128,11 +133,9 @@ def _write(fd: int, write: Callable[..., None], arguments: tuple[object, ...]) -
         os.close(fd)
 
 
-def write_export(
-    fd: int, form: str, compared: Compared, below: str, benches: tuple[Path, ...] | None
-) -> None:
+def write_export(fd: int, compared: Compared, form: str, below: str) -> None:
     """Write it to a descriptor; for whoever may read the trees."""
-    strata, skeleton, owners = compared
+    (strata, skeleton, owners), benches = compared
     trees = strata if benches is None else since(strata, benches)
     if form in _STYLES:
         write_tar(fd, trees, skeleton, owners, style=_STYLES[form], below=below)

@@ -89,8 +89,7 @@ async def _changes(call: Call) -> Response:
     resident = call.resident()
     below = parse_absolute_path(call.query(ApplyQuery).below, "below")
     baseline = await _baseline(resident, below)
-    compared = await resident.sandbox.compared()
-    return await streamed(piped(resident.tenant, write_states, compared, below, baseline), {})
+    return await streamed(piped(resident, None, write_states, below, baseline), {})
 
 
 async def _baseline(resident: Resident, below: str) -> Baseline | None:
@@ -118,8 +117,7 @@ async def _contents(call: Call) -> Response:
     wanted = {each.path: each.after for each in steps if each.after and not each.makes_directory}
     if any(mark.type not in (EntryType.FILE, EntryType.LINK) for mark in wanted.values()):
         raise RequestError("only files, directories and links are put on another machine")
-    compared = await resident.sandbox.compared()
-    chunks = piped(resident.tenant, write_wanted, compared, below, is_whole, wanted)
+    chunks = piped(resident, None, write_wanted, below, is_whole, wanted)
     return await streamed(_agreed(resident, query.directory, steps, chunks), {})
 
 
@@ -149,7 +147,7 @@ def write_wanted(
 
 
 def _origin(compared: Compared, below: str, is_whole: bool) -> Origin:
-    strata, skeleton, owners = compared
+    (strata, skeleton, owners), _ = compared
     return Origin(tuple(strata), skeleton, owners, tree_of(below), is_whole)
 
 

@@ -191,13 +191,11 @@ async def _export(call: Call) -> Response:
     if query.form not in FORMS:
         raise RequestError(f"form is {quote(query.form)}; it may be {', '.join(FORMS)}")
     below = parse_absolute_path(query.below, "below")
-    benches = None
+    since = None
     if query.since is not None:
         which = await _snapshot_for(call, query.since)
-        own = which if isinstance(which, Snapshot) else await _own(resident.sandbox, which)
-        benches = await resident.sandbox.benches(own)
-    compared = await resident.sandbox.compared()
-    chunks = exported(resident.tenant, query.form, compared, below, benches)
+        since = which if isinstance(which, Snapshot) else await _own(resident.sandbox, which)
+    chunks = exported(resident, query.form, below, since)
     response = await streamed(gated(resident, query.form, below, chunks), {})
     response.headers["content-type"] = FORMS[query.form]
     return response
