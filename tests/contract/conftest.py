@@ -73,6 +73,7 @@ _SHORT_ON_MACHINES = (
     "test_sandboxes_do_not_see_each_other",
     "test_the_two_outputs_stay_apart",
     "test_what_a_program_leaves_running_lives_on_and_holds_nobody_up",
+    "test_what_kernels_tell_of_their_host_is_covered_also_where_the_host_has_none_of_it",
 )
 _OF_MACHINES = ("test_machines", "test_hostile_machines", "test_hostile_wire")
 # What is about the host's own programs, or about more machines than can be emulated at once.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from cloister import Sandbox
+from cloister.runtime.namespace.rootfs import every_mask
 
 # Each is tried, and told if the kernel answered with anything but a refusal.
 PROBE = """
@@ -43,6 +44,7 @@ for name, try_it in TRIED.items():
 # its own kernel's, and none of the host's.
 IN_REACH = {"message queues"}
 IN_REACH_OF_GVISOR = IN_REACH | {"fuse"}
+GVISOR_MAKES_UP = ("gvisor", "proc/cmdline")
 
 
 async def test_no_more_of_what_exploits_begin_with_is_in_reach_than_is_said(
@@ -51,6 +53,24 @@ async def test_no_more_of_what_exploits_begin_with_is_in_reach_than_is_said(
     told = set((await sandbox.run(["python3", "-c", PROBE])).check().stdout.splitlines())
     # What is allowed is reached: the probe can tell.
     assert IN_REACH <= told <= (IN_REACH_OF_GVISOR if wall == "gvisor" else IN_REACH)
+
+
+# Each that is a directory with something in it, or a file of which a byte can be read.
+SHOWN = (
+    'for path in "$@"; do if [ -d $path ]; then find $path -mindepth 1; '
+    "elif [ -f $path ] && head -c 1 $path > /dev/null 2>&1; then echo $path; fi; done"
+)
+
+
+async def test_what_kernels_tell_of_their_host_is_covered_also_where_the_host_has_none_of_it(
+    sandbox: Sandbox, transport: str
+) -> None:
+    told = await sandbox.run(["sh", "-c", SHOWN, "sh", "/proc/uptime"])
+    assert told.stdout == "/proc/uptime\n"
+    # The command line of gVisor's kernel is one that it makes up.
+    covered = [f"/{path}" for path in every_mask() if (transport, path) != GVISOR_MAKES_UP]
+    told = await sandbox.run(["sh", "-c", SHOWN, "sh", *covered])
+    assert told.stdout == ""
 
 
 async def test_no_boot_id_tells_that_sandboxes_are_on_one_host() -> None:

@@ -13,6 +13,7 @@ from cloister.runtime.microvm.wanted import shown_of
 from cloister.runtime.namespace import ids
 from cloister.runtime.namespace.cgroups import Layout
 from cloister.runtime.namespace.planning import Identities, make_plan, make_room
+from cloister.runtime.namespace.rootfs import every_mask
 from cloister.runtime.plan import Layer, Plan
 
 # Where the first process of the machine mounts what it is given.
@@ -54,7 +55,8 @@ def plan_inside(policy: Policy, ground: Ground) -> tuple[Plan, tuple[str | None,
             moved.append(f"{_LAYERS}/{len(sources)}")
             sources.append(None if source == str(_LAUNCHER / "etc") else source)
         layers.append(dataclasses.replace(layer, sources=tuple(moved)))
-    room = dataclasses.replace(room, layers=tuple(layers))
+    # What the host's kernel shows to whom says nothing of the machine's.
+    room = dataclasses.replace(room, layers=tuple(layers), masks=every_mask())
     plan = make_plan(policy, own, room, identities, idmap=True)
     mounts = moved_shown(plan.mounts, len(shown))
     return dataclasses.replace(plan, mounts=mounts, stream_transport=True), tuple(sources)

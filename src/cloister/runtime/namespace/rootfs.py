@@ -92,6 +92,8 @@ _MASKS = tuple(
         "asound",
         "bus",
         "cmdline",
+        "driver",
+        "dynamic_debug",
         "fs",
         "interrupts",
         "irq",
@@ -111,6 +113,11 @@ _MASKS = tuple(
 
 # Top-level directories of programs. Where a host has merged them into /usr they are links.
 _PROGRAM_DIRECTORIES = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
+
+
+def every_mask() -> tuple[str, ...]:
+    """Return all of that, for a kernel of which nothing is known here."""
+    return _MASKS
 
 
 @cache
