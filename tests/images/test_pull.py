@@ -6,6 +6,7 @@ import asyncio
 import gzip
 import json
 import os
+import stat
 import subprocess
 import tarfile
 from collections.abc import Callable
@@ -216,6 +217,23 @@ async def test_a_layer_that_hides_everything_is_the_lowest(
     image = await pull_image(store, made.write_layout(tmp_path / "fresh"), name="fresh")
     assert len(image.layers) == 1
     assert content(image, "old") is None and content(image, "new") == b""
+
+
+@pytest.mark.parametrize("wall", ["gvisor", "microvm"])
+async def test_what_a_layer_removed_is_gone_whichever_wall_is_for_the_inside(
+    store: Store,
+    tmp_path: Path,
+    tar: Tar,
+    parts: Any,
+    wall: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("CLOISTER_RUNTIMES", f"internal={wall}")
+    made = parts([tar(("old", {}), ("kept", {})), tar((".wh.old", {}))])
+    image = await pull_image(store, made.write_layout(tmp_path / "less"), name="less")
+    mark = (image.layers[0] / "old").lstat()
+    assert stat.S_ISCHR(mark.st_mode) and mark.st_rdev == 0
+    assert content(image, "kept") == b""
 
 
 async def test_what_is_written_as_a_layout_is_read_again(

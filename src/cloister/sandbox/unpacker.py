@@ -8,7 +8,6 @@ from pathlib import Path
 
 from cloister.errors import CannotEnforce
 from cloister.model import UNLIMITED, Limits, Profile
-from cloister.node import Node
 from cloister.policy import Policy
 from cloister.runtime.ground import Ground, GroundVolume
 from cloister.runtime.namespace.ids import STORE_SLICE
@@ -42,24 +41,16 @@ class _Workplace(Sandbox):
     """A sandbox without network that sees one directory of the store, and may write there."""
 
     def __init__(self, directory: Path, limits: Limits) -> None:
-        super().__init__(_on_this_host(Policy(profile=Profile.ROOT, limits=limits)), label="unpack")
+        # Whatever is named for `internal`: a machine writes to no directory of the host, and gVisor
+        # refuses devices, of which the mark of what a layer removed is one.
+        policy = Policy(profile=Profile.ROOT, limits=limits, runtime="namespace")
+        super().__init__(policy, label="unpack")
         self._directory = directory
         self._amend = _with_program
 
     async def start_guest(self, ground: Ground) -> None:
         shown = GroundVolume(os.path.realpath(self._directory), LAYER, True)
         await super().start_guest(dataclasses.replace(ground, volumes=(shown,)))
-
-
-def _on_this_host(policy: Policy) -> Policy:
-    """Name a wall that can write a layer; that for `internal` may be another.
-
-    A machine writes to no directory of the host. gVisor refuses devices, and so the mark of what a
-    layer removed.
-    """
-    if Node.current().runtime_for(policy).name != "namespace":
-        return policy.replace(runtime="namespace")
-    return policy
 
 
 def _with_program(plan: Plan) -> Plan:
