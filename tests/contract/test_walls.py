@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import os
 import signal
 import sys
+import tarfile
 from pathlib import Path
 
 import pytest
@@ -132,3 +134,21 @@ async def test_killing_the_owner_leaves_nothing_of_the_wall(
         )
         assert await later.communicate() == (b"later\n", None)
         await owner.wait_clean()
+
+
+async def test_an_archive_that_is_unpacked_inside_goes_through_no_link() -> None:
+    async with Sandbox(runtime="gvisor") as sandbox:
+        (await sandbox.run("mkdir out into; ln -s ../out into/way")).check()
+        for name, goes_in in (("way/evil", False), ("new/good", True)):
+            unpacking = ["/dev/cell", "unpack", "/workspace/into", "10", "10000", "single"]
+            result = await sandbox.run(unpacking, stdin=_archive(name))
+            assert result.ok == goes_in, result
+            assert goes_in or "is a link or a file" in result.stderr
+        assert (await sandbox.run("find out into -type f")).stdout == "into/new/good\n"
+
+
+def _archive(name: str) -> bytes:
+    file = io.BytesIO()
+    with tarfile.open(fileobj=file, mode="w") as archive:
+        archive.addfile(tarfile.TarInfo(name))
+    return file.getvalue()

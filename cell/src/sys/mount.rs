@@ -1,6 +1,6 @@
 //! Mounts and directory trees, by descriptor wherever the kernel allows it.
 
-use super::fd::from_raw;
+use super::fd::{self, from_raw};
 use super::{check, cstring};
 use std::io;
 use std::os::unix::io::{AsRawFd, OwnedFd, RawFd};
@@ -205,6 +205,19 @@ pub fn fchmod(fd: &impl AsRawFd, mode: u32) -> io::Result<()> {
 
 pub fn lstatat(dir: RawFd, path: &[u8]) -> io::Result<libc::stat> {
     statat(dir, path, libc::AT_SYMLINK_NOFOLLOW)
+}
+
+/// Open the directory that has this name, and none that a link of this name leads to.
+///
+/// gVisor follows a link where a directory is asked for, whatever else is said (a release of 2022): so
+/// what was opened is compared with what has the name.
+pub fn open_directory(dir: RawFd, path: &[u8]) -> io::Result<OwnedFd> {
+    let opened = fd::openat(dir, path, libc::O_RDONLY | libc::O_DIRECTORY | libc::O_NOFOLLOW, 0)?;
+    let (found, named) = (fd::fstat(&opened)?, lstatat(dir, path)?);
+    if (found.st_dev, found.st_ino) != (named.st_dev, named.st_ino) {
+        return Err(io::Error::from_raw_os_error(libc::ENOTDIR));
+    }
+    Ok(opened)
 }
 
 /// Whether there is anything of this name; a link counts, wherever it leads.

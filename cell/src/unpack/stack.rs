@@ -124,7 +124,7 @@ pub const OPAQUE_NAME: &[u8] = b"user.overlay.opaque";
 pub const OPAQUE_VALUE: &[u8] = b"y";
 
 pub fn enter(at: RawFd, name: &[u8]) -> io::Result<OwnedFd> {
-    fd::openat(at, name, libc::O_RDONLY | libc::O_DIRECTORY | libc::O_NOFOLLOW, 0)
+    mount::open_directory(at, name)
 }
 
 pub fn is_whiteout(stat: &libc::stat) -> bool {

@@ -86,7 +86,7 @@ impl Packer {
                 }
             }
             libc::S_IFDIR => {
-                let dir = fd::openat(at, name, libc::O_RDONLY | libc::O_DIRECTORY | libc::O_NOFOLLOW, 0)?;
+                let dir = mount::open_directory(at, name)?;
                 self.header(DIR, &stat, 0, path, b"")?;
                 let names = mount::names(fd::dup_above(dir.as_raw_fd(), 3)?, usize::MAX)?;
                 return Ok(Some((dir, names)));

@@ -21,7 +21,7 @@ pub fn remove(path: &[u8], recursive: bool) -> Result<(), Trouble> {
 /// so that every step works at depth one.
 fn empty(path: &[u8]) -> Result<(), Trouble> {
     open_up(libc::AT_FDCWD, path)?;
-    let top = fd::open(path, libc::O_RDONLY | libc::O_DIRECTORY | libc::O_NOFOLLOW, 0)?;
+    let top = mount::open_directory(libc::AT_FDCWD, path)?;
     let at = top.as_raw_fd();
     let mut moved = 0u64;
     loop {
@@ -61,7 +61,7 @@ fn unlink_file(at: RawFd, name: &[u8]) -> io::Result<bool> {
 
 fn hoist(top: RawFd, name: &[u8], moved: &mut u64) -> io::Result<()> {
     open_up(top, name)?;
-    let dir = fd::openat(top, name, libc::O_RDONLY | libc::O_DIRECTORY | libc::O_NOFOLLOW, 0)?;
+    let dir = mount::open_directory(top, name)?;
     let at = dir.as_raw_fd();
     loop {
         let listing = fd::openat(at, ".", libc::O_RDONLY | libc::O_DIRECTORY, 0)?;

@@ -72,7 +72,7 @@ impl Watcher {
             if !(directory && self.recursive) {
                 continue;
             }
-            let dir = match fd::open(&path, libc::O_RDONLY | libc::O_DIRECTORY | libc::O_NOFOLLOW, 0) {
+            let dir = match mount::open_directory(libc::AT_FDCWD, &path) {
                 Ok(dir) => dir,
                 Err(_) => continue,
             };
