@@ -122,7 +122,8 @@ fn print_syscalls() -> ExitCode {
 fn usage() -> ExitCode {
     eprintln!(
         "usage: cell zygote DESCRIPTOR | cell guest FILES BOUNDING OWN ROOT PIDS EGRESS PTRACE SETID CORE | \
-         cell unpack DIRECTORY ENTRIES BYTES kept|single|upper | cell machine LAYERS [kept] [shown=COUNT] | \
+         cell unpack DIRECTORY ENTRIES BYTES kept|single|upper | \
+         cell machine LAYERS [kept] [shown=COUNT] [volumes=COUNT] | \
          cell execute DESCRIPTORS PROGRAM [ARGUMENT...] | cell pages PID BASE OUT [LISTED] | \
          cell format range FIRST|own|slice FIRST UIDS GIDS UID_HELPER GID_HELPER FILES OUT TREE|- \
          PROGRAM [ARGUMENT...] | \

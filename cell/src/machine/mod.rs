@@ -11,6 +11,7 @@ mod modules;
 pub mod pages;
 mod reading;
 pub mod start;
+mod volumes;
 
 use crate::sys::{fd, libc, machine, mount, process, socket, wall};
 use crate::wire::codec::{Malformed, Reader};
@@ -22,7 +23,7 @@ use std::os::unix::io::{AsRawFd, OwnedFd};
 
 /// Where the launcher finds what a plan for here names.
 const PLACES: &[&str] =
-    &["dev", "proc", "sys", "etc", "layers", "scratch", "groups", "launcher", "given", "shown"];
+    &["dev", "proc", "sys", "etc", "layers", "scratch", "groups", "launcher", "given", "shown", "volumes"];
 const CONTROLLERS: &[u8] = b"+pids +memory";
 /// A renewal: the time and bytes that nobody else has, before anything of a sandbox is there.
 const RENEW: u8 = 64;
@@ -43,26 +44,33 @@ const WRITTEN: &[u8] = b"upper";
 
 /// How many read-only disks there are, and whether the one after them, which is written to, may have been
 /// another machine's before: then it is not looked at until it is known which one it is. Nor are the last
-/// ones, with directories that are shown.
+/// ones, with directories that are shown, and volumes.
 #[derive(Clone, Copy)]
 pub struct Disks {
     layers: usize,
     is_kept: bool,
     shown: usize,
+    volumes: usize,
 }
 
 impl Disks {
     pub fn parse(words: &[String]) -> Option<Disks> {
         let (count, words) = words.split_first()?;
-        let mut disks = Disks { layers: count.parse().ok()?, is_kept: false, shown: 0 };
+        let mut disks = Disks { layers: count.parse().ok()?, is_kept: false, shown: 0, volumes: 0 };
         for word in words {
-            match word.strip_prefix("shown=") {
-                Some(count) => disks.shown = count.parse().ok()?,
+            match word.split_once('=') {
+                Some(("shown", count)) => disks.shown = count.parse().ok()?,
+                Some(("volumes", count)) => disks.volumes = count.parse().ok()?,
                 None if word == "kept" => disks.is_kept = true,
-                None => return None,
+                _ => return None,
             }
         }
         Some(disks)
+    }
+
+    /// Whether anything that is written here is to outlive the machine.
+    fn outlive(self) -> bool {
+        self.is_kept || self.volumes > 0
     }
 }
 
@@ -119,18 +127,22 @@ fn begin(disks: Disks) -> io::Result<()> {
                 let flags = libc::MS_RDONLY | libc::MS_NOSUID | libc::MS_NODEV | libc::MS_NOEXEC;
                 mount_disk(disks, flags, b"").map_err(unreadable)?;
                 port.say_ready()?;
-                reading::send(&desk, SCRATCH, WRITTEN)?;
+                reading::send(&desk, SCRATCH, if letter[1..] == [1] { volumes::TREE } else { WRITTEN })?;
                 // Whoever has read it ends the machine.
                 return desk.read().map(drop);
             }
             Some(&LAUNCH) => {
+                if disks.outlive() {
+                    write_soon()?;
+                }
                 if disks.is_kept {
-                    mount_kept(disks)?;
+                    mount_scratch(disks, b"noinit_itable,commit=1").map_err(unreadable)?;
                 }
                 mount_shown(disks)?;
+                volumes::mount_all(disks.layers + 1 + disks.shown, disks.volumes)?;
                 socket::send(launcher.as_raw_fd(), &letter, &[port.number()])?;
                 drop(port);
-                return attend(&launcher, pid, desk);
+                return attend(&launcher, pid, desk, disks);
             }
             _ => return Err(io::Error::from_raw_os_error(libc::EPROTO)),
         }
@@ -139,7 +151,7 @@ fn begin(disks: Disks) -> io::Result<()> {
 
 /// Once there is a guest: hold everything still for as long as the machine is saved, and tell what goes
 /// on from that who it is before it moves again. Returns when the guest has ended.
-fn attend(launcher: &OwnedFd, pid: process::Pid, mut desk: Port) -> io::Result<()> {
+fn attend(launcher: &OwnedFd, pid: process::Pid, mut desk: Port, disks: Disks) -> io::Result<()> {
     loop {
         let mut waits =
             [fd::wait_for(launcher.as_raw_fd(), libc::POLLIN), fd::wait_for(desk.number(), libc::POLLIN)];
@@ -153,7 +165,7 @@ fn attend(launcher: &OwnedFd, pid: process::Pid, mut desk: Port) -> io::Result<(
         let letter = desk.read()?;
         match letter.first() {
             Some(&FREEZE) => {
-                freeze(launcher, &letter)?;
+                freeze(launcher, &letter, disks)?;
                 desk.say_done()?;
             }
             Some(&ANSWER) => desk.say_done()?,
@@ -165,18 +177,23 @@ fn attend(launcher: &OwnedFd, pid: process::Pid, mut desk: Port) -> io::Result<(
     }
 }
 
-/// Hold everything still, then the disk, so that it is whole as it lies there; and the other way round.
-fn freeze(launcher: &OwnedFd, letter: &[u8]) -> io::Result<()> {
+/// Hold everything still, then the disks, so that they are whole as they lie there; and the other way round.
+fn freeze(launcher: &OwnedFd, letter: &[u8], disks: Disks) -> io::Result<()> {
     let is_to_freeze = letter.last() == Some(&1);
     if !is_to_freeze {
-        machine::freeze(SCRATCH, false)?;
+        freeze_disks(disks, false)?;
     }
     ask(launcher, letter, FROZEN)?;
     if is_to_freeze {
         machine::sync();
-        machine::freeze(SCRATCH, true)?;
+        freeze_disks(disks, true)?;
     }
     Ok(())
+}
+
+fn freeze_disks(disks: Disks, is_frozen: bool) -> io::Result<()> {
+    machine::freeze(SCRATCH, is_frozen)?;
+    (0..disks.volumes).try_for_each(|index| machine::freeze(&volumes::place(index), is_frozen))
 }
 
 /// The launcher's words come unasked only of the one sandbox: that it stands, or has ended.
@@ -233,7 +250,7 @@ fn mount_shown(disks: Disks) -> io::Result<()> {
 }
 
 fn mount_read_only(number: usize, place: &str) -> io::Result<()> {
-    let disk = format!("/dev/vd{}", char::from(FIRST_DISK + number as u8));
+    let disk = device(number);
     mount::mkdirat(libc::AT_FDCWD, place.as_bytes(), 0o755)?;
     let flags = libc::MS_RDONLY | libc::MS_NOSUID | libc::MS_NODEV;
     mount::mount(&disk, place.as_bytes(), "ext4", flags, b"norecovery")
@@ -244,18 +261,21 @@ fn mount_scratch(disks: Disks, options: &[u8]) -> io::Result<()> {
 }
 
 fn mount_disk(disks: Disks, flags: u64, options: &[u8]) -> io::Result<()> {
-    let scratch = format!("/dev/vd{}", char::from(FIRST_DISK + disks.layers as u8));
-    mount::mount(&scratch, SCRATCH.as_bytes(), "ext4", flags, options)
+    mount::mount(&device(disks.layers), SCRATCH.as_bytes(), "ext4", flags, options)
 }
 
-/// A disk that outlives the machine: it has a journal, and what is written does not wait long in memory
-/// that is gone at once when whoever owns the machine is killed.
-fn mount_kept(disks: Disks) -> io::Result<()> {
+fn device(number: usize) -> String {
+    format!("/dev/vd{}", char::from(FIRST_DISK + number as u8))
+}
+
+/// Where a disk outlives the machine, what is written does not wait long in memory that is gone at once when
+/// whoever owns the machine is killed.
+fn write_soon() -> io::Result<()> {
     for name in ["dirty_writeback_centisecs", "dirty_expire_centisecs"] {
         let file = fd::open(format!("/proc/sys/vm/{name}"), libc::O_WRONLY, 0)?;
         fd::write_all(file.as_raw_fd(), b"100")?;
     }
-    mount_scratch(disks, b"noinit_itable,commit=1").map_err(unreadable)
+    Ok(())
 }
 
 fn unreadable(error: io::Error) -> io::Error {

@@ -39,7 +39,7 @@ def move_into_machine(disk: Disk, sources: Sequence[Path], limits: Limits) -> No
     from cloister.store.tree_removal import remove_tree
     from cloister.store.tree_size import tree_sizes
 
-    size = _size_for(sum(each.held_bytes for each in tree_sizes(list(written))), limits.disk)
+    size = size_for(sum(each.held_bytes for each in tree_sizes(list(written))), limits.disk)
     # Around the bench: what is in there is copied.
     merged, part = disk.path.parent / "machine.tree", disk.path.parent / "machine.part"
     # Of its own: on btrfs nothing is moved from one tree to another.
@@ -64,20 +64,22 @@ def move_into_machine(disk: Disk, sources: Sequence[Path], limits: Limits) -> No
         trash.rmdir()
 
 
-def _is_written(bench: Path) -> bool:
-    upper = (bench / NAME).parent
-    return upper.is_dir() and bool(os.listdir(upper))
-
-
-def _size_for(held_bytes: int, limit_bytes: int | None) -> int:
-    needed = held_bytes + held_bytes // _OWN_SHARE + _OWN_BYTES
+def size_for(held_bytes: int, limit_bytes: int | None, setting: str = "limits.disk") -> int:
+    """Return the size of a disk for so many bytes of files, of the size that `setting` says."""
+    own_bytes = _OWN_BYTES if limit_bytes is None else min(_OWN_BYTES, limit_bytes // 3)
+    needed = held_bytes + held_bytes // _OWN_SHARE + own_bytes
     if limit_bytes is None:
         return max(USUAL_DISK_BYTES, -(-2 * needed // _GIB) * _GIB)
     if needed > limit_bytes:
         raise Exhausted(
             f"a machine's disk for {format_bytes(held_bytes)} of files needs "
-            f"{format_bytes(-(-needed // _BLOCK) * _BLOCK)}, and limits.disk is "
+            f"{format_bytes(-(-needed // _BLOCK) * _BLOCK)}, and {setting} is "
             f"{format_bytes(limit_bytes)}; raise it",
             limit="disk",
         )
     return limit_bytes
+
+
+def _is_written(bench: Path) -> bool:
+    upper = (bench / NAME).parent
+    return upper.is_dir() and bool(os.listdir(upper))

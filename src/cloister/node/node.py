@@ -36,6 +36,7 @@ from cloister.runtime.gvisor import GvisorRuntime
 from cloister.runtime.memory import Memory, Remembering
 from cloister.runtime.microvm import MicrovmRuntime
 from cloister.runtime.microvm.stored import require_no_machine
+from cloister.runtime.microvm.volumes import require_directories
 from cloister.runtime.namespace import NamespaceRuntime
 from cloister.runtime.namespace.hidden import look_at_programs
 from cloister.runtime.plan import Plan
@@ -140,6 +141,7 @@ class Node:
                 # What was begun ahead has a plan that cannot be changed any more.
                 await runtime.end_spare()
             require_no_machine(ground, runtime.name)
+            require_directories(ground, runtime.name)
             standing = None if memory is None else memory.standing
             plan = runtime.plan(id, policy, ground) if standing is None else standing.plan
             if amend is not None:

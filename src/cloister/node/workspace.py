@@ -13,6 +13,7 @@ from cloister.errors import AlreadyExists, NotFound, RequestError
 from cloister.model import SandboxId, VolumeMode, quote
 from cloister.node.holding import as_held, is_by_size
 from cloister.node.machine_disk import move_into_machine
+from cloister.node.machine_volumes import hold_for_machine
 from cloister.node.node import Node
 from cloister.node.stock import open_store
 from cloister.policy import Egress, ImageRoot, Policy, Storage, read_policy
@@ -46,6 +47,8 @@ class Workspace:
         self._lock: KeptLock | None = None
         self._kept: KeptSandbox | None = None
         self._volumes: list[Volume] = []
+        # Those of a machine: alone, or beside others who read.
+        self._volume_locks: list[KeptLock] = []
         self._uses = contextlib.ExitStack()
         self._head: str | None = None
         self._steps = 0
@@ -132,8 +135,16 @@ class Workspace:
         return Library(self._store).find(reference)
 
     def _open_volumes(self) -> None:
+        volumes = self._store.volumes
         for mount in self._policy.volumes:
-            self._volumes.append(self._uses.enter_context(self._store.volumes.using(mount.name)))
+            if not self._is_by_size:
+                self._volumes.append(self._uses.enter_context(volumes.using(mount.name)))
+                continue
+            volume, lock = hold_for_machine(volumes, mount)
+            self._uses.callback(lock.release)
+            self._volumes.append(volume)
+            if mount.mode is VolumeMode.WRITE:
+                self._volume_locks.append(lock)
 
     def new_disk(self, base: Snapshot | None) -> Disk:
         """Make a disk as this policy wants it, for this sandbox or one like it."""
@@ -189,10 +200,11 @@ class Workspace:
             )
         runtime = Node.current().runtime_for(policy).name
         require_no_machine(self.ground, runtime)
-        if policy.volumes != self._policy.volumes:
+        was_by_size, self._is_by_size = self._is_by_size, is_by_size(policy)
+        if policy.volumes != self._policy.volumes or was_by_size is not self._is_by_size:
             self._uses.close()
             self._volumes.clear()
-        self._is_by_size = is_by_size(policy)
+            self._volume_locks.clear()
         if self._kept is not None and self.disk is not None:
             limit_bytes = None if self._is_by_size else policy.limits.disk
             self.disk = self._store.disks.resize(self.disk, limit_bytes)
@@ -227,6 +239,8 @@ class Workspace:
         """Note which guest may write to the disk, in case this process is killed before it."""
         if self._lock is not None:
             self._lock.name_guest(guest_pid)
+        for lock in self._volume_locks:
+            lock.name_guest(guest_pid)
         if self._has_lent and self.disk is not None:
             self._store.disks.resize(self.disk, self.disk.limit_bytes)
             self._has_lent = False

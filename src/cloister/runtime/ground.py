@@ -19,7 +19,7 @@ class GroundDisk:
 
 @dataclass(frozen=True, slots=True)
 class GroundVolume:
-    """The directory of a volume, and where it is shown."""
+    """The directory of a volume, and where it is shown; one for machines has a disk beside it."""
 
     path: str
     target: str

@@ -16,6 +16,8 @@ BENCH = "bench"
 # In the bench: what was written, by overlay, and what overlayfs needs beside it.
 UPPER = "upper"
 WORK = "work"
+# Beside the bench of a volume: the disk that it is for machines, and then for nobody else.
+DISK = "machine.img"
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,6 +34,18 @@ def read_holder_of(path: Path) -> str:
         return "unknown"
 
 
+def live_machine_of(path: Path) -> str | None:
+    """Return the process whose sandbox runs under the lock in a file, if that one still does."""
+    try:
+        with open(path, "rb") as file:
+            words = _words(file.fileno())
+    except FileNotFoundError:
+        return None
+    if len(words) != 3 or not words[1].isdecimal() or _started(int(words[1])) != words[2]:
+        return None
+    return words[0]
+
+
 def wait_last_guest(lock: int) -> bool:
     """Wait until what ran under the lock before has ended; False if it does not.
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import fcntl
-import os
 import sqlite3
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,10 +15,20 @@ from cloister.model import quote
 from cloister.store.counting import require_bounded
 from cloister.store.disks import is_nearly_full
 from cloister.store.driver import BENCH
+from cloister.store.kept import KeptLock
+from cloister.store.last_guest import live_machine_of, read_holder, wait_last_guest, write_holder
 from cloister.store.locks import sweep_locks, take_lock
 from cloister.store.place import parse_name
-from cloister.store.stand_in import as_owner
 from cloister.store.trees import Trees
+from cloister.store.volume_disk import (
+    become_disk,
+    becoming_directory,
+    is_between,
+    is_disk,
+    own_bench,
+    tidy,
+    write_disk,
+)
 
 _SUFFIX = ".volume"
 _FOUND = "SELECT volumes.*, trees.limit_inodes FROM volumes JOIN trees ON trees.id = volumes.tree"
@@ -27,7 +36,10 @@ _FOUND = "SELECT volumes.*, trees.limit_inodes FROM volumes JOIN trees ON trees.
 
 @dataclass(frozen=True, slots=True)
 class Volume:
-    """One volume; `path` is what is mounted, its owner inside `uid` and `gid`."""
+    """One volume; `path` is what is mounted, its owner inside `uid` and `gid`.
+
+    One that is a machine's disk has nothing there.
+    """
 
     name: str
     path: Path
@@ -36,6 +48,11 @@ class Volume:
     gid: int
     created_at: float
     limit_inodes: int | None = None
+
+    @property
+    def is_disk(self) -> bool:
+        """Whether it is a disk that machines have, and no directory."""
+        return is_disk(self)
 
 
 class Volumes:
@@ -53,16 +70,18 @@ class Volumes:
         inodes: int | None = None,
         uid: int = 0,
         gid: int = 0,
+        disk: Callable[[Path], None] | None = None,
     ) -> Volume:
         """Make an empty volume. `uid` and `gid` are as on disk: the ids inside where root runs.
 
-        A number of `inodes` is refused that its size does not keep.
+        A number of `inodes` is refused that its size does not keep. With `disk`, which writes one,
+        it is for machines; that holds its size and its number of files itself.
         """
         tree = f"volumes/{parse_name(name, 'a volume name')}"
         trees, driver = self._trees, self._trees.driver
-        if size_bytes is not None and not driver.holds_quota:
+        if size_bytes is not None and not driver.holds_quota and disk is None:
             raise Unsupported(driver.no_quota)
-        if inodes is not None:
+        if inodes is not None and disk is None:
             require_bounded(
                 inodes,
                 size_bytes,
@@ -77,10 +96,11 @@ class Volumes:
             trees.begin(connection, tree, limit_bytes=size_bytes, limit_inodes=inodes)
         try:
             driver.make(trees.path(tree))
-            driver.limit(trees.path(tree), size_bytes)
-            bench = trees.path(tree) / BENCH
-            as_owner(os.chown, bench, uid, gid)
-            as_owner(os.chmod, bench, 0o755)
+            own_bench(trees.path(tree) / BENCH, uid, gid)
+            if disk is None:
+                driver.limit(trees.path(tree), size_bytes)
+            else:
+                write_disk(trees.path(tree), disk)
             driver.sync()
             with trees.records.writing(durable=True) as connection:
                 trees.finish(connection, tree, chain=())
@@ -115,22 +135,64 @@ class Volumes:
     @contextmanager
     def using(self, name: str) -> Iterator[Volume]:
         """Hold a volume, so that nobody removes it; several may at once."""
-        lock = self._lock(name, fcntl.LOCK_SH)
-        try:
+        with self.lock(name, alone=False):
             yield self.find(name)
-        finally:
-            os.close(lock)
+
+    def lock(self, name: str, *, alone: bool) -> KeptLock:
+        """Return the right to use a volume, as the only one or beside others.
+
+        What somebody left who was killed is put in order first.
+        """
+        lock = KeptLock(self._lock(name, fcntl.LOCK_EX if alone else fcntl.LOCK_SH))
+        try:
+            self._wait_last_machine(name, lock.fd)
+            if alone:
+                write_holder(lock.fd)
+            if is_between(self.find(name)):
+                # Whoever is at it has the lock alone: this one was killed.
+                self._tidy(name, lock.fd)
+                fcntl.flock(lock.fd, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
+        except BaseException:
+            lock.release()
+            raise
+        return lock
+
+    def _wait_last_machine(self, name: str, lock: int) -> None:
+        if not wait_last_guest(lock):
+            raise Busy(
+                f"volume {quote(name)} is still a machine's whose owner was killed; wait until it "
+                "has ended",
+                holder=read_holder(lock),
+            )
+
+    def _tidy(self, name: str, lock: int) -> None:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise Busy(
+                f"volume {quote(name)} is being put in order; try again", holder="unknown"
+            ) from None
+        if is_between(volume := self.find(name)):
+            tidy(self._trees, volume)
+
+    def become_disk(self, volume: Volume, make: Callable[[Path], None]) -> None:
+        """Have a volume that the caller has alone be a machine's disk, which `make` writes."""
+        become_disk(self._trees, volume, make)
+
+    @contextmanager
+    def becoming_directory(self, volume: Volume) -> Iterator[Path]:
+        """Yield an empty directory that is the volume afterwards; the caller has it alone."""
+        with becoming_directory(self._trees, volume) as directory:
+            yield directory
 
     def remove(self, name: str) -> None:
         """Remove a volume that no sandbox uses."""
-        lock = self._lock(name, fcntl.LOCK_EX)
-        try:
+        with KeptLock(self._lock(name, fcntl.LOCK_EX)) as lock:
+            write_holder(lock.fd)
             volume = self.find(name)
             with self._trees.records.writing(durable=True) as connection:
                 connection.execute("DELETE FROM volumes WHERE name = ?", (volume.name,))
             self._trees.discard(f"volumes/{volume.name}")
-        finally:
-            os.close(lock)
 
     def used_bytes(self, volume: Volume) -> int:
         """Return what counts against its size."""
@@ -138,17 +200,26 @@ class Volumes:
 
     def is_full(self, volume: Volume) -> bool:
         """Whether a writer has been, or is about to be, stopped by its size or its room."""
-        return is_nearly_full(volume.path, volume.limit_bytes, lambda: self.used_bytes(volume))
+        # What is on a machine's disk only that one knows, and says.
+        limit_bytes = None if volume.is_disk else volume.limit_bytes
+        return is_nearly_full(volume.path, limit_bytes, lambda: self.used_bytes(volume))
 
     def _lock(self, name: str, kind: int) -> int:
         path = self._locks / f"{parse_name(name, 'a volume name')}{_SUFFIX}"
         try:
             return take_lock(path, kind | fcntl.LOCK_NB)
         except BlockingIOError:
-            words = "is in use; stop the sandboxes that have it"
-            if kind == fcntl.LOCK_SH:
-                words = "is being removed"
-            raise Busy(f"volume {quote(name)} {words}", holder="unknown") from None
+            holder = live_machine_of(path)
+            if holder is not None:
+                words = (
+                    f"is written to by the machine of process {holder}, which nobody else can at "
+                    "the same time; stop that sandbox, or wait until it has ended"
+                )
+            elif kind == fcntl.LOCK_SH:
+                words = "is being removed, moved or begun with; try again"
+            else:
+                words = "is in use; stop the sandboxes that have it"
+            raise Busy(f"volume {quote(name)} {words}", holder=holder or "unknown") from None
 
     def sweep(self) -> None:
         """Remove the locks of volumes that are no more."""

@@ -12,6 +12,7 @@ from cloister.model import User
 from cloister.policy import DirectoryRoot, HostRoot, Policy, Root
 from cloister.runtime.ground import BARE
 from cloister.runtime.microvm.inside import plan_inside
+from cloister.runtime.microvm.volumes import moved_volumes
 from cloister.runtime.microvm.wanted import outer_rlimits, shape_of
 from cloister.runtime.namespace import ids
 
@@ -31,7 +32,7 @@ def test_all_that_is_written_in_a_machine_is_over_one_layer(kind: str, tmp_path:
 
 def test_a_machine_is_refused_the_id_of_whoever_owns_what_all_begin_from() -> None:
     plan, _ = plan_inside(Policy(), BARE)
-    shape = shape_of(Policy(), 1)
+    shape = shape_of(Policy(), 1, (), moved_volumes(BARE, 0))
     outer_rlimits(plan, shape)
     uids, gids = ids.single_map(User(1000, 1000))
     with pytest.raises(Unsupported, match="range of ids"):

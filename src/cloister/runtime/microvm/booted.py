@@ -23,6 +23,7 @@ from cloister.runtime.microvm.monitor import Monitor
 from cloister.runtime.microvm.program import MachineKernel, find_kernel, find_qemu, why_not
 from cloister.runtime.microvm.shown import empty_shown_disk
 from cloister.runtime.microvm.template import Template
+from cloister.runtime.microvm.volumes import empty_volume
 from cloister.runtime.namespace import NamespaceRuntime
 from cloister.runtime.namespace.runtime import cell_binary
 
@@ -108,6 +109,7 @@ class BootedMachines:
             scratch = hold(held, await asyncio.to_thread(images.copy_of, empty))
             disks.append(scratch)
             disks += [hold(held, empty_shown_disk()) for _ in range(shape.shown)]
+            disks += [hold(held, empty_volume(size)) for size in shape.volumes]
             guest = await launch_machine(
                 self._launching,
                 new_sandbox_id(),

@@ -14,6 +14,7 @@ from cloister.runtime.microvm.layers import Standing
 from cloister.runtime.microvm.machine import KVM, TCG, Shape
 from cloister.runtime.microvm.monitor import Monitor
 from cloister.runtime.microvm.program import find_qemu
+from cloister.runtime.microvm.volumes import VolumeDisk
 from cloister.runtime.namespace import NamespaceRuntime
 from cloister.runtime.namespace.guest import NamespaceGuest
 from cloister.runtime.plan import Plan
@@ -36,11 +37,17 @@ class MachinePlan(Plan):
     given: tuple[str, ...] = ()
     # Host files and directories that become disks at the start.
     shown: tuple[str, ...] = ()
+    volumes: tuple[VolumeDisk, ...] = ()
 
     @property
     def is_opened_anew(self) -> bool:
         """Whether it is given something of the moment it starts at: none is begun ahead."""
-        return bool(self.stored or self.given or self.shown)
+        return bool(self.stored or self.given or self.shown or self.volumes)
+
+    @property
+    def outlives(self) -> bool:
+        """Whether something that is written inside is there when the machine has ended."""
+        return bool(self.stored or self.volumes)
 
 
 class MicrovmGuest(NamespaceGuest):
@@ -82,6 +89,9 @@ class MicrovmGuest(NamespaceGuest):
         if place == "given":
             # Content that was handed in: a file, wherever it came from.
             return None
+        if place == "volumes":
+            # Not read here; and a directory, whatever is on it.
+            return empty_tree()
         return empty_tree() if place == "launcher" else Path(source)
 
     @property

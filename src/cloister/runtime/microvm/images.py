@@ -107,14 +107,20 @@ def _dig(image: Path) -> None:
 
 
 def write_disk(
-    to: Path, size_bytes: int, inodes: int, directory: Path | None = None, *, journal: bool = False
+    to: Path,
+    size_bytes: int,
+    inodes: int,
+    directory: Path | None = None,
+    *,
+    journal: bool = False,
+    owner: tuple[int, int] = (0, 0),
 ) -> None:
-    """Write a new disk, empty or with what is in a directory.
+    """Write a new disk, empty or with what is in a directory; its top belongs to `owner`.
 
     A small one has fewer files than were allowed: their table would be most of it.
     """
     most = max(_LEAST_INODES, size_bytes // _BLOCK)
-    _format(to, size_bytes, min(inodes, most), directory, journal=journal)
+    _format(to, size_bytes, min(inodes, most), directory, journal=journal, owner=owner)
 
 
 def copy_of(image: Path, *, near: bool = False) -> int:
@@ -268,7 +274,13 @@ def _copy_public(source: Path, to: Path) -> None:
 
 
 def _format(
-    to: Path, size_bytes: int, inodes: int, directory: Path | None, *, journal: bool = False
+    to: Path,
+    size_bytes: int,
+    inodes: int,
+    directory: Path | None,
+    *,
+    journal: bool = False,
+    owner: tuple[int, int] = (0, 0),
 ) -> None:
     if directory is not None:
         require_short_paths(directory)
@@ -276,5 +288,6 @@ def _format(
         file.truncate(size_bytes // _BLOCK * _BLOCK)
     words = ["-q", "-F", "-t", "ext4", "-b", str(_BLOCK), "-m", "0"]
     words += ["-O", _FEATURES if journal else f"^has_journal,{_FEATURES}"]
-    words += ["-E", "lazy_itable_init=1,nodiscard,root_owner=0:0", "-N", str(inodes)]
+    whose = f"root_owner={owner[0]}:{owner[1]}"
+    words += ["-E", f"lazy_itable_init=1,nodiscard,{whose}", "-N", str(inodes)]
     format_disk(to, words, directory)

@@ -58,5 +58,6 @@ def plan_inside(policy: Policy, ground: Ground) -> tuple[Plan, tuple[str | None,
     # What the host's kernel shows to whom says nothing of the machine's.
     room = dataclasses.replace(room, layers=tuple(layers), masks=every_mask())
     plan = make_plan(policy, own, room, identities, idmap=True)
+    # Volumes are there under their places in the machine already.
     mounts = moved_shown(plan.mounts, len(shown))
     return dataclasses.replace(plan, mounts=mounts, stream_transport=True), tuple(sources)

@@ -47,7 +47,14 @@ class Shape:
     is_kept: bool = False
     # Disks of directories that are shown, each of one size.
     shown: int = 0
+    # Disks of volumes, by their sizes.
+    volumes: tuple[int, ...] = ()
     accelerator: str = TCG
+
+    @property
+    def disks(self) -> int:
+        """How many there are: to read, the scratch disk, those shown, volumes."""
+        return self.layers + 1 + self.shown + len(self.volumes)
 
     @property
     def ram_bytes(self) -> int:
@@ -75,8 +82,8 @@ def empty_memory(shape: Shape) -> int:
 def restored(shape: Shape, shown: Shown, *, share: str = "off") -> Kernel:
     """Return the program of a machine that goes on from one that has booted.
 
-    It is given: monitor, desk, memory, state, the layers, the scratch disk, those shown. Memory
-    that is shared (`share` is "on") becomes what the file holds.
+    It is given: monitor, desk, memory, state, the layers, the scratch disk, those shown, volumes.
+    Memory that is shared (`share` is "on") becomes what the file holds.
     """
     words = ["-incoming", "defer"]
     return _kernel(shape, 4, words, shown, share=share)
@@ -86,7 +93,7 @@ def booting(shape: Shape, shown: Shown, ticks_khz: int) -> Kernel:
     """Return the program of a machine that boots.
 
     It is given: monitor, desk, memory, kernel, first root, the layers, the scratch disk, those
-    shown.
+    shown, volumes.
     """
     words = ["-kernel", f"/proc/self/fd/{_FIRST + 3}", "-initrd", f"/proc/self/fd/{_FIRST + 4}"]
     words += ["-append", _command_line(shape, ticks_khz)]
@@ -107,6 +114,7 @@ def _command_line(shape: Shape, ticks_khz: int) -> str:
         str(shape.layers),
         *(["kept"] if shape.is_kept else []),
         *([f"shown={shape.shown}"] if shape.shown else []),
+        *([f"volumes={len(shape.volumes)}"] if shape.volumes else []),
     ]
     return " ".join(words)
 
@@ -128,7 +136,7 @@ def _emulated(ticks_khz: int) -> list[str]:
 def _kernel(
     shape: Shape, before_disks: int, words: list[str], shown: Shown, *, share: str
 ) -> Kernel:
-    count = before_disks + shape.layers + 1 + shape.shown
+    count = before_disks + shape.disks
     log = _FIRST + count
     argv = ["/cell", "execute", str(count)]
     argv += [f"{_QEMU}/lib/{LOADER}", "--library-path", f"{_QEMU}/lib", f"{_QEMU}/qemu"]
@@ -161,10 +169,13 @@ def _kernel(
     ]
     # What is synced inside is on the host's disk, where that is to outlive the machine.
     cache = "writeback" if shape.is_kept else "unsafe"
-    for index in range(shape.layers + 1 + shape.shown):
+    for index in range(shape.disks):
         fd = _FIRST + before_disks + index
-        is_scratch = index == shape.layers
-        only = f"cache={cache},auto-read-only=off" if is_scratch else "readonly=on"
+        only = "readonly=on"
+        if index == shape.layers:
+            only = f"cache={cache},auto-read-only=off"
+        elif index >= shape.disks - len(shape.volumes):
+            only = "cache=writeback,auto-read-only=off"
         argv += ["-add-fd", f"fd={fd},set={fd}"]
         argv += [
             "-drive",

@@ -21,6 +21,7 @@ from cloister.runtime.microvm.monitor import Monitor
 from cloister.runtime.microvm.saving import hold_still
 from cloister.runtime.microvm.shown import empty_shown_disk
 from cloister.runtime.microvm.stored import disk_to_read
+from cloister.runtime.microvm.volumes import empty_volume
 from cloister.runtime.namespace import NamespaceRuntime
 from cloister.wire.codec import Writer
 
@@ -50,11 +51,13 @@ async def read_disk(
     layers: Sequence[Path],
     booted: template.Template,
     disk: int,
+    *,
+    is_volume: bool = False,
 ) -> AsyncGenerator[bytes, None]:
     """Yield what is on `disk`, a copy that nobody else has, as an archive in pieces.
 
-    A machine that has booted goes on with it and sends; nothing that is on it is executed. All of
-    it is what whoever wrote the disk wants it to be.
+    It is that of a sandbox, or of a volume. A machine that has booted goes on with it and sends;
+    nothing that is on it is executed. All of it is what whoever wrote the disk wants it to be.
     """
 
     async def thaw(monitor: Monitor, _: Desk) -> None:
@@ -62,11 +65,12 @@ async def read_disk(
         await monitor.ask("cont")
 
     letters = template.renewal_letter(time.time_ns())
-    letters += template.sealed_letter(Writer().u8(_READ).done())
+    letters += template.sealed_letter(Writer().u8(_READ).flag(is_volume).done())
     with ExitStack() as held:
         disks = [hold(held, os.open(path, os.O_RDONLY | os.O_CLOEXEC)) for path in layers]
         disks.append(disk)
         disks += [hold(held, empty_shown_disk()) for _ in plan.shown]
+        disks += [hold(held, empty_volume(volume.size_bytes)) for volume in plan.volumes]
         state = hold(held, booted.opened_state())
         guest = await launch_machine(
             launching,

@@ -46,6 +46,7 @@ from cloister.runtime.microvm.settled import SettledMemories
 from cloister.runtime.microvm.shown import shown_disk
 from cloister.runtime.microvm.smallest import smallest_policy
 from cloister.runtime.microvm.stored import disk_of_memory, disk_to_begin
+from cloister.runtime.microvm.volumes import moved_volumes, opened_volume
 from cloister.runtime.microvm.wanted import (
     outer_policy,
     outer_room,
@@ -128,10 +129,11 @@ class MicrovmRuntime:
         disk = ground.disk
         stored = () if disk is None else (disk.path, *disk.sealed)
         ground, given = moved_inside(ground)
-        inside, sources = plan_inside(policy, ground)
+        moved = moved_volumes(ground, len(shown_of(policy)))
+        inside, sources = plan_inside(policy, moved.ground)
         exact = not isinstance(policy.root, HostRoot)
         layers = tuple((source, exact) for source in sources)
-        shape = shape_of(policy, len(layers), stored)
+        shape = shape_of(policy, len(layers), stored, moved)
         shape = dataclasses.replace(shape, accelerator=accelerator)
         outer = self._launching.plan(id, outer_policy(policy, shape))
         files, cell = str(qemu_files(find_qemu())), os.path.realpath(cell_binary())
@@ -149,7 +151,8 @@ class MicrovmRuntime:
             layers=layers,
             stored=stored,
             given=given,
-            shown=tuple(os.path.abspath(mount.source) for mount in shown_of(policy)),
+            shown=(*(os.path.abspath(mount.source) for mount in shown_of(policy)), *moved.shown),
+            volumes=moved.disks,
         )
 
     async def _prove_kvm(self) -> None:
@@ -254,6 +257,8 @@ class MicrovmRuntime:
             disks.append(disk)
             for source in plan.shown:
                 disks.append(hold(held, await asyncio.to_thread(shown_disk, source)))
+            for volume in plan.volumes:
+                disks.append(hold(held, await asyncio.to_thread(opened_volume, volume)))
             guest = await launch_machine(
                 self._launching,
                 id,
@@ -292,7 +297,7 @@ class MicrovmRuntime:
 
         ready = None
         # Where somebody's directories are, or a disk is, nobody else goes on from.
-        if fresh and not shape.is_kept and not shape.shown:
+        if fresh and not shape.is_kept and not shape.shown and not shape.volumes:
             ready = await self._ready.of(name, plan, layers, booted)
         return await booted() if ready is None else ready
 

@@ -50,6 +50,11 @@ async def checkpoint(
             "the memory of a machine is not saved while directories of the host are shown in it; "
             'use the mode "copy"'
         )
+    if isinstance(guest.plan, MachinePlan) and guest.plan.volumes:
+        raise Unsupported(
+            "the memory of a machine is not saved while it has volumes: others may write to them "
+            "before it goes on; leave them out, or take a snapshot without memory"
+        )
     over = await asyncio.to_thread(guest.standing.next_over, is_kept)
     await guest.link.hold()
     # Its end is not a loss from here on.
@@ -94,7 +99,7 @@ def _write(
 
 async def hold_still(guest: MicrovmGuest, still: bool) -> None:
     """Have everything inside stand still with a disk that is whole as it lies there, or go on."""
-    if guest.desk is None or not _is_stored(guest) or guest.stands_still is still:
+    if guest.desk is None or not _outlives(guest) or guest.stands_still is still:
         return
     # Whether it does is not known until it is answered.
     guest.stands_still = None
@@ -104,11 +109,15 @@ async def hold_still(guest: MicrovmGuest, still: bool) -> None:
 
 async def settle_disk(guest: MicrovmGuest) -> None:
     """Have a disk that outlives the machine be whole before that is ended, if it still answers."""
-    if guest.desk is None or not _is_stored(guest) or guest.stands_still or guest.link_stays:
+    if guest.desk is None or not _outlives(guest) or guest.stands_still or guest.link_stays:
         return
     with contextlib.suppress(GuestGone, ProtocolViolation):
         await guest.desk.freeze(True, within_s=_SETTLE_S)
         guest.stands_still = True
+
+
+def _outlives(guest: MicrovmGuest) -> bool:
+    return isinstance(guest.plan, MachinePlan) and guest.plan.outlives
 
 
 def _is_stored(guest: MicrovmGuest) -> bool:

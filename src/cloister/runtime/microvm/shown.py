@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import fcntl
 import os
-import shutil
 import stat
-import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from cloister.errors import Exhausted, NotFound, RequestError
 from cloister.model import format_bytes
 from cloister.runtime.microvm.images import write_disk
-from cloister.runtime.microvm.place import machine_directory
+from cloister.runtime.microvm.staging import staging
 from cloister.runtime.plan import HostMount, Whole
 
 MOST_SHOWN = 4
@@ -29,7 +25,6 @@ _SPARE_INODES = 64
 _BLOCK = 4096
 # Where the first process of the machine mounts them, and what is shown of each.
 _PLACE, _TREE = "/shown", "tree"
-_PREFIX = "shown-"
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 
@@ -51,8 +46,8 @@ def shown_disk(source: str) -> int:
 
     It is copied first, by names that nobody can turn into links meanwhile.
     """
-    with _staging() as staging:
-        top = staging / "top"
+    with staging() as place:
+        top = place / "top"
         top.mkdir(mode=0o755)
         copying = _Copying(source)
         opened = _open_plainly(source)
@@ -64,7 +59,7 @@ def shown_disk(source: str) -> int:
             ) from error
         finally:
             os.close(opened)
-        image = staging / "disk"
+        image = place / "disk"
         write_disk(image, _DISK_BYTES, copying.entries + _SPARE_INODES, top)
         return os.open(image, os.O_RDONLY | os.O_CLOEXEC)
 
@@ -206,34 +201,3 @@ def _dress(place: Path, status: os.stat_result) -> None:
     if not stat.S_ISLNK(status.st_mode):
         os.chmod(place, stat.S_IMODE(status.st_mode) & 0o777)
     os.utime(place, ns=(status.st_atime_ns, status.st_mtime_ns), follow_symlinks=False)
-
-
-@contextlib.contextmanager
-def _staging() -> Iterator[Path]:
-    """Yield a directory that is removed afterwards, or by the next one if its maker is killed."""
-    directory = machine_directory()
-    _sweep(directory)
-    while True:
-        place = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=directory))
-        lock = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        fcntl.flock(lock, fcntl.LOCK_SH)
-        if place.exists():
-            break
-        # Somebody took it for one that was left behind, just before it was locked.
-        os.close(lock)
-    try:
-        yield place
-    finally:
-        shutil.rmtree(place, ignore_errors=True)
-        os.close(lock)
-
-
-def _sweep(directory: Path) -> None:
-    for left in directory.glob(f"{_PREFIX}*"):
-        with contextlib.suppress(OSError):
-            lock = os.open(left, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                shutil.rmtree(left, ignore_errors=True)
-            finally:
-                os.close(lock)

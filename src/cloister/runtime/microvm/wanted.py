@@ -15,6 +15,7 @@ from cloister.runtime.ground import Ground
 from cloister.runtime.microvm.machine import TRANSLATION_BYTES, Shape
 from cloister.runtime.microvm.shown import MOST_SHOWN
 from cloister.runtime.microvm.stored import disk_bytes
+from cloister.runtime.microvm.volumes import MOST_VOLUMES, MovedVolumes
 from cloister.runtime.plan import Directory, Plan, Room
 
 # What QEMU takes beside the machine's memory and translated code.
@@ -24,14 +25,17 @@ _OWN_THREADS = 64
 _STATE_BYTES = 64 * 2**20
 _MOST_PROCESSORS = 16
 _MOST_LAYERS = 16
+# What QEMU's machine has places for, less the serial line.
+_MOST_DISKS = 23
 # A filesystem of less has no journal.
 _LEAST_KEPT_BYTES = 16 * 2**20
 
 
-def shape_of(policy: Policy, layers: int, stored: Sequence[str] = ()) -> Shape:
+def shape_of(policy: Policy, layers: int, stored: Sequence[str], moved: MovedVolumes) -> Shape:
     """Return the machine for a policy whose root has so many layers.
 
-    `stored` are the directories of the store that its disk is in, or comes from.
+    `stored` are the directories of the store that its disk is in, or comes from; `moved` are its
+    volumes.
     """
     if layers > _MOST_LAYERS:
         raise Unsupported(
@@ -44,6 +48,8 @@ def shape_of(policy: Policy, layers: int, stored: Sequence[str] = ()) -> Shape:
             f"the disk of a machine that is kept has a journal, and {format_bytes(size)} are too "
             f"few for it; raise limits.disk to {format_bytes(_LEAST_KEPT_BYTES)}"
         )
+    shown = len(shown_of(policy)) + len(moved.shown)
+    _require_places(layers, shown, len(moved.disks))
     return Shape(
         memory_bytes=limits.memory or 0,
         processors=_processors(limits.cpus),
@@ -51,8 +57,28 @@ def shape_of(policy: Policy, layers: int, stored: Sequence[str] = ()) -> Shape:
         disk_bytes=size,
         inodes=limits.inodes,
         is_kept=bool(stored),
-        shown=len(shown_of(policy)),
+        shown=shown,
+        volumes=tuple(each.size_bytes for each in moved.disks),
     )
+
+
+def _require_places(layers: int, shown: int, volumes: int) -> None:
+    if shown > MOST_SHOWN:
+        raise Unsupported(
+            f"a machine is shown {MOST_SHOWN} directories at most, each on a disk; use the mode "
+            '"copy" for others, or name runtime = "gvisor"'
+        )
+    if volumes > MOST_VOLUMES:
+        raise Unsupported(
+            f"a machine has {MOST_VOLUMES} volumes at most, each a disk; use fewer, or name "
+            'runtime = "gvisor"'
+        )
+    if layers + 1 + shown + volumes > _MOST_DISKS:
+        raise Unsupported(
+            f"a machine has {_MOST_DISKS} disks at most, and this one would need "
+            f"{layers + 1 + shown + volumes}: of {layers} layers, {shown} directories, {volumes} "
+            "volumes and its own; flatten the image, or show less"
+        )
 
 
 def _processors(cpus: float | None) -> int:
@@ -68,16 +94,12 @@ def require_enough(policy: Policy, ground: Ground) -> None:
             raise Unsupported(
                 f'a machine has a fixed {name}; state limits.{name} instead of "unlimited"'
             )
-    if ground.volumes or any(mount.mode is MountMode.WRITE for mount in policy.mounts):
+    if any(mount.mode is MountMode.WRITE for mount in policy.mounts):
         raise Unsupported(
-            'the runtime "microvm" lets nothing write to the host, which would need a file server '
-            'in reach of the machine; use the modes "copy" or "read" and take files out by '
-            '`sandbox.files`, or name runtime = "gvisor"'
-        )
-    if len(shown_of(policy)) > MOST_SHOWN:
-        raise Unsupported(
-            f"a machine is shown {MOST_SHOWN} directories at most, each on a disk; use the mode "
-            '"copy" for others, or name runtime = "gvisor"'
+            'the runtime "microvm" lets nothing write to a directory of the host, which would need '
+            'a file server in reach of the machine; use the mode "copy" and take changes over with '
+            "`cloister apply`, write to a volume, take files out by `sandbox.files`, or name "
+            'runtime = "gvisor"'
         )
 
 
@@ -98,7 +120,7 @@ def outer_rlimits(outer: Plan, shape: Shape) -> tuple[tuple[int, int, int], ...]
             "/etc/subuid and /etc/subgid, and install newuidmap, or run as root"
         )
     memory_bytes = shape.ram_bytes + shape.ram_bytes // 8
-    most = max(shape.disk_bytes, memory_bytes) + _STATE_BYTES
+    most = max(shape.disk_bytes, memory_bytes, *shape.volumes) + _STATE_BYTES
     return (*outer.room.rlimits, (resource.RLIMIT_FSIZE, most, most))
 
 
