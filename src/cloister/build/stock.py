@@ -16,13 +16,14 @@ from cloister.build.progress import OnBuildProgress
 from cloister.build.pulling import pull_image
 from cloister.build.template import build_template
 from cloister.build.template_file import TemplateSpec, load_template, make_ready
-from cloister.build.volume_owner import owner_on_disk
+from cloister.build.volume_kinds import VolumeKind, kind_of, make_volume, parse_kind
 from cloister.image import Image as StoredImage
 from cloister.image import Library, OnProgress
 from cloister.model import UNLIMITED, User, parse_bytes, parse_user
 from cloister.node import open_store
 from cloister.node.templates import TemplateRecord, Templates
 from cloister.policy import Policy
+from cloister.sandbox.volume_moving import move_volume
 from cloister.store import Volume as StoredVolume
 
 PathLike = str | os.PathLike[str]
@@ -211,7 +212,10 @@ class Template:
 
 @dataclass(frozen=True, slots=True)
 class Volume:
-    """A directory with a name and a size; `Sandbox(volumes=["cache:/cache"])` shows one inside."""
+    """A directory with a name and a size; `Sandbox(volumes=["cache:/cache"])` shows one inside.
+
+    Once a machine has written to it, it is a disk, and machines' alone until it is moved back.
+    """
 
     stored: StoredVolume
 
@@ -230,6 +234,11 @@ class Volume:
         """How many files it may hold; None is as many as fit."""
         return self.stored.limit_inodes
 
+    @property
+    def kind(self) -> VolumeKind:
+        """What it is: a directory, or a disk that machines alone have."""
+        return kind_of(self.stored)
+
     @classmethod
     async def create(
         cls,
@@ -238,16 +247,22 @@ class Volume:
         *,
         inodes: int | None = None,
         user: str | int | User = "user",
+        kind: VolumeKind = "directory",
     ) -> Self:
         """Make an empty volume of a size, or "unlimited"; `user` is whose it is inside.
 
         `inodes` is how many files it may hold: taken where its size bounds them, refused otherwise.
+        Of the `kind` "disk" it is for machines, and holds both by itself wherever it is kept.
         """
         size_bytes = None if size == UNLIMITED else parse_bytes(size, "size")
-        uid, gid = owner_on_disk(parse_user(user))
         store = await open_store()
-        make = partial(store.volumes.create, name, size_bytes, inodes=inodes, uid=uid, gid=gid)
+        make = partial(make_volume, store, name, size_bytes, inodes, parse_user(user), kind)
         return cls(await asyncio.to_thread(make))
+
+    @classmethod
+    async def move(cls, name: str, to: VolumeKind) -> Self:
+        """Have a volume that nobody uses be a directory, or a disk, with all that is in it."""
+        return cls(await move_volume(name, to_disk=parse_kind(to) == "disk"))
 
     @classmethod
     async def find(cls, name: str) -> Self:

@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from cloister.build.volume_kinds import KINDS, VolumeKind, kind_of, make_volume
 from cloister.cli import session
 from cloister.cli.progress import Waiting
 from cloister.cli.ps import short_age
 from cloister.cli.table import print_table
 from cloister.cli.telling import short_bytes
 from cloister.errors import RequestError, Unsupported
-from cloister.model import UNLIMITED, User, format_bytes, parse_bytes, parse_user
+from cloister.model import UNLIMITED, format_bytes, parse_bytes, parse_user
 from cloister.node import open_store
-from cloister.runtime.namespace import ids
 
 if TYPE_CHECKING:
     from cloister.store import Store, Volume
@@ -49,9 +48,18 @@ def volume() -> None:
 @click.option(
     "--user", metavar="USER", default="user", show_default=True, help="Whose it is inside."
 )
+@click.option(
+    "--kind",
+    type=click.Choice(KINDS),
+    default="directory",
+    show_default=True,
+    help="A directory, or a disk for machines, which holds its size wherever it is kept.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the volume as one JSON object.")
 @click.argument("name")
-def create(name: str, size: str, inodes: int | None, user: str, as_json: bool) -> int:
+def create(
+    name: str, size: str, inodes: int | None, user: str, kind: VolumeKind, as_json: bool
+) -> int:
     """Make an empty volume.
 
     For example: `cloister volume create cache --size 4GiB`
@@ -59,36 +67,21 @@ def create(name: str, size: str, inodes: int | None, user: str, as_json: bool) -
     size_bytes = None if size == UNLIMITED else parse_bytes(size, "--size")
     if size_bytes is not None and size_bytes < _LEAST_BYTES:
         raise RequestError(f"--size is {size}; write at least {format_bytes(_LEAST_BYTES)}")
-    uid, gid = _on_disk(parse_user(user, "--user"))
+    owner = parse_user(user, "--user")
 
     def make(store: Store) -> Volume:
-        return store.volumes.create(name, size_bytes, inodes=inodes, uid=uid, gid=gid)
+        return make_volume(store, name, size_bytes, inodes, owner, kind)
 
-    return session.run_until_signal(lambda: _create(make, size_bytes, as_json))
-
-
-def _on_disk(user: User) -> tuple[int, int]:
-    """Return the owner as it stands on disk, which depends on whose sandboxes these are."""
-    if os.geteuid() == 0:
-        return user.uid, user.gid
-    if ids.find_sub_ids() is None:
-        return os.getuid(), os.getgid()
-    ranges = ids.slice_map(ids.STORE_SLICE, None)
-    uid, gid = ids.outside(ranges, user.uid), ids.outside(ranges, user.gid)
-    if uid is None or gid is None:
-        raise RequestError(
-            f"--user is {user.uid}:{user.gid}, which sandboxes of yours do not have; "
-            "write user, root or nobody"
-        )
-    return uid, gid
+    is_held = size_bytes is None or kind == "disk"
+    return session.run_until_signal(lambda: _create(make, as_json, is_held=is_held))
 
 
-async def _create(make: Callable[[Store], Volume], size_bytes: int | None, as_json: bool) -> int:
+async def _create(make: Callable[[Store], Volume], as_json: bool, *, is_held: bool) -> int:
     store = await open_store()
-    if size_bytes is not None and not store.driver.holds_quota:
+    if not is_held and not store.driver.holds_quota:
         raise Unsupported(
             "the store cannot stop a writer at a number of bytes here; run `cloister setup "
-            "storage` as root first, or write --size unlimited"
+            "storage` as root first, write --size unlimited, or --kind disk for machines"
         )
     made = await asyncio.to_thread(make, store)
     click.echo(json.dumps(_describe(store, made)) if as_json else made.name)
@@ -98,7 +91,8 @@ async def _create(make: Callable[[Store], Volume], size_bytes: int | None, as_js
 def _describe(store: Store, volume: Volume) -> dict[str, Any]:
     return {
         "name": volume.name,
-        "size_bytes": volume.limit_bytes,
+        "kind": kind_of(volume),
+        "size_bytes": volume.size_bytes,
         "inodes": volume.limit_inodes,
         "used_bytes": store.volumes.used_bytes(volume),
         "created_at": volume.created_at,
@@ -126,7 +120,7 @@ async def _list(as_json: bool) -> int:
     if as_json:
         click.echo(json.dumps(found))
     else:
-        print_table(("name", "size", "used", "age"), [_row(each) for each in found])
+        print_table(("name", "kind", "size", "used", "age"), [_row(each) for each in found])
     return 0
 
 
@@ -134,6 +128,7 @@ def _row(each: dict[str, Any]) -> list[str]:
     size = each["size_bytes"]
     return [
         each["name"],
+        each["kind"],
         UNLIMITED if size is None else format_bytes(size),
         short_bytes(each["used_bytes"]),
         short_age(max(0.0, time.time() - each["created_at"])),
@@ -158,7 +153,33 @@ async def _inspect(name: str, as_json: bool) -> int:
     if as_json:
         click.echo(json.dumps(described))
     else:
-        print_table(("name", "size", "used", "age"), [_row(described)])
+        print_table(("name", "kind", "size", "used", "age"), [_row(described)])
+    return 0
+
+
+@volume.command()
+@click.option("--to", type=click.Choice(KINDS), required=True, help="What it is to be from now on.")
+@click.option("--json", "as_json", is_flag=True, help="Print the volume as one JSON object.")
+@click.argument("name")
+def move(name: str, to: VolumeKind, as_json: bool) -> int:
+    """Have a volume that nobody uses be a directory, or a disk for machines, with all in it.
+
+    For example: `cloister volume move cache --to directory`
+    """
+    return session.run_until_signal(lambda: _move(name, to, as_json))
+
+
+async def _move(name: str, to: VolumeKind, as_json: bool) -> int:
+    from cloister.sandbox.volume_moving import move_volume
+
+    store = await open_store()
+    with Waiting(f"moving {name}"):
+        moved = await move_volume(name, to_disk=to == "disk")
+        described = await asyncio.to_thread(_describe, store, moved)
+    if as_json:
+        click.echo(json.dumps(described))
+    else:
+        click.echo(f"{name} is a {described['kind']}")
     return 0
 
 

@@ -138,7 +138,8 @@ async def readable_benches(store: Store, snapshot: Snapshot) -> AsyncIterator[tu
         await asyncio.shield(asyncio.to_thread(store.disks.remove, brought))
 
 
-def _runtime(policy: Policy) -> MicrovmRuntime:
+def machine_runtime(policy: Policy) -> MicrovmRuntime:
+    """Return what reads disks for a policy."""
     runtime = Node.current().runtime_for(policy)
     if not isinstance(runtime, MicrovmRuntime):
         raise Unsupported(
@@ -158,8 +159,8 @@ async def _bring_out(store: Store, policy: Policy, ground: Ground, copy: int) ->
         made = await asyncio.to_thread(lambda: store.disks.create(name, limit_bytes=None))
         try:
             await asyncio.to_thread(hand_over, made.path)
-            async with aclosing(_runtime(policy).read_disk(policy, ground, copy)) as pieces:
-                await _unpack(made.path, pieces, size)
+            async with aclosing(machine_runtime(policy).read_disk(policy, ground, copy)) as pieces:
+                await unpack(made.path, pieces, size)
         except BaseException:
             await asyncio.shield(asyncio.to_thread(store.disks.remove, made))
             raise
@@ -168,7 +169,8 @@ async def _bring_out(store: Store, policy: Policy, ground: Ground, copy: int) ->
         os.close(copy)
 
 
-async def _unpack(directory: Path, pieces: AsyncIterator[bytes], most_bytes: int) -> None:
+async def unpack(directory: Path, pieces: AsyncIterator[bytes], most_bytes: int) -> None:
+    """Have a sandbox unpack what a machine sends into a directory of the store."""
     sandbox = await open_unpacker(directory, _WALL_S)
     try:
         command = [PROGRAM, "unpack", LAYER, str(_MOST_ENTRIES), str(most_bytes), "upper"]

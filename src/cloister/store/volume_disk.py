@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cloister.errors import Unsupported
 from cloister.model import quote
 from cloister.store.bench import make_bench
-from cloister.store.driver import DISK
+from cloister.store.driver import BENCH, DISK
 from cloister.store.stand_in import as_owner
 from cloister.store.tree_removal import empty_trash, remove_tree
 from cloister.store.trees import Trees
@@ -24,6 +23,7 @@ _PART = "machine.part"
 _MOVING = "moving"
 # Of its own: on btrfs nothing is moved from one tree to another.
 _TRASH = "trash"
+_UNPACKED = "unpacked"
 
 
 def is_disk(volume: Volume) -> bool:
@@ -51,37 +51,45 @@ def become_disk(trees: Trees, volume: Volume, make: Callable[[Path], None]) -> N
 
     Where this is killed it is one of the two, whole; `tidy` removes the rest.
     """
-    with _moving(trees, volume):
+    (volume.path.parent / _MOVING).touch(mode=0o600)
+    try:
         # It would count the disk too, which is held to its own size.
         trees.driver.limit(volume.path.parent, None)
         write_disk(volume.path.parent, make)
+    finally:
+        tidy(trees, volume)
 
 
-@contextmanager
-def becoming_directory(trees: Trees, volume: Volume) -> Iterator[Path]:
-    """Yield its directory, which is empty: what is in there at the end is the volume, not the disk.
+def begin_directory(trees: Trees, volume: Volume) -> Path:
+    """Return a directory into which the one that a volume is to be is unpacked, as `bench`.
 
-    The same is to be said of a kill here.
+    The caller, who has the volume alone, says `finish_directory` then, and `tidy` in any case.
     """
     if volume.limit_bytes is not None and not trees.driver.holds_quota:
         raise Unsupported(
             f"volume {quote(volume.name)} has a size, and {trees.driver.no_quota}; or leave it to "
             "machines"
         )
-    with _moving(trees, volume):
-        yield volume.path
-        trees.driver.sync()
-        disk_path(volume).unlink()
+    tree = volume.path.parent
+    (tree / _MOVING).touch(mode=0o600)
+    tidy(trees, volume)
+    (tree / _MOVING).touch(mode=0o600)
+    (tree / _UNPACKED).mkdir(mode=0o700)
+    make_bench(tree / _UNPACKED)
+    return tree / _UNPACKED / BENCH
 
 
-@contextmanager
-def _moving(trees: Trees, volume: Volume) -> Iterator[None]:
-    mark = volume.path.parent / _MOVING
-    mark.touch(mode=0o600)
-    try:
-        yield
-    finally:
-        tidy(trees, volume)
+def finish_directory(trees: Trees, volume: Volume) -> None:
+    """Have what was unpacked be the volume, and the disk gone."""
+    as_owner(lift_up, volume.path.parent / _UNPACKED / BENCH / BENCH, volume.path)
+    trees.driver.sync()
+    disk_path(volume).unlink()
+
+
+def lift_up(unpacked: Path, bench: Path) -> None:
+    """Put what was unpacked in the place of an empty directory."""
+    bench.rmdir()
+    os.rename(unpacked, bench)
 
 
 def is_between(volume: Volume) -> bool:
@@ -95,6 +103,7 @@ def tidy(trees: Trees, volume: Volume) -> None:
     trash = tree / _TRASH
     trash.mkdir(mode=0o700, exist_ok=True)
     (tree / _PART).unlink(missing_ok=True)
+    as_owner(remove_tree, tree / _UNPACKED, trash)
     if is_disk(volume):
         as_owner(remove_tree, volume.path, trash)
         make_bench(tree)

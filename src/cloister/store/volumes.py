@@ -22,7 +22,9 @@ from cloister.store.place import parse_name
 from cloister.store.trees import Trees
 from cloister.store.volume_disk import (
     become_disk,
-    becoming_directory,
+    begin_directory,
+    disk_path,
+    finish_directory,
     is_between,
     is_disk,
     own_bench,
@@ -53,6 +55,11 @@ class Volume:
     def is_disk(self) -> bool:
         """Whether it is a disk that machines have, and no directory."""
         return is_disk(self)
+
+    @property
+    def size_bytes(self) -> int | None:
+        """How much it can hold: a disk has a size, whether one was asked for or not."""
+        return disk_path(self).stat().st_size if self.is_disk else self.limit_bytes
 
 
 class Volumes:
@@ -179,11 +186,17 @@ class Volumes:
         """Have a volume that the caller has alone be a machine's disk, which `make` writes."""
         become_disk(self._trees, volume, make)
 
-    @contextmanager
-    def becoming_directory(self, volume: Volume) -> Iterator[Path]:
-        """Yield an empty directory that is the volume afterwards; the caller has it alone."""
-        with becoming_directory(self._trees, volume) as directory:
-            yield directory
+    def begin_directory(self, volume: Volume) -> Path:
+        """Return where to unpack the directory that a volume of the caller's alone is to be."""
+        return begin_directory(self._trees, volume)
+
+    def finish_directory(self, volume: Volume) -> None:
+        """Have what was unpacked be the volume, in the place of its disk."""
+        finish_directory(self._trees, volume)
+
+    def tidy(self, volume: Volume) -> None:
+        """Remove what lies beside what the volume is; said after `begin_directory` in any case."""
+        tidy(self._trees, volume)
 
     def remove(self, name: str) -> None:
         """Remove a volume that no sandbox uses."""

@@ -52,9 +52,11 @@ async def remove_templates(names: tuple[str, ...], as_json: bool) -> int:
     return await _remove("/v1/templates", names, as_json)
 
 
-async def create_volume(name: str, size: str, inodes: int | None, user: str, as_json: bool) -> int:
+async def create_volume(
+    name: str, size: str, inodes: int | None, user: str, kind: str, as_json: bool
+) -> int:
     """Make a volume."""
-    body = {"name": name, "size": size, "user": user, "inodes": inodes}
+    body = {"name": name, "size": size, "user": user, "inodes": inodes, "kind": kind}
     made = await client().ask("POST", "/v1/volumes", body)
     click.echo(json.dumps(_volume(made)) if as_json else made["name"])
     return 0
@@ -63,7 +65,7 @@ async def create_volume(name: str, size: str, inodes: int | None, user: str, as_
 async def list_volumes(as_json: bool) -> int:
     """List the volumes."""
     found = [_volume(each) for each in (await client().ask("GET", "/v1/volumes"))["volumes"]]
-    return _told(found, ("name", "size", "age"), [_row(each) for each in found], as_json)
+    return _told(found, ("name", "kind", "size", "age"), [_row(each) for each in found], as_json)
 
 
 async def inspect_volume(name: str, as_json: bool) -> int:
@@ -72,7 +74,7 @@ async def inspect_volume(name: str, as_json: bool) -> int:
     if as_json:
         click.echo(json.dumps(found))
         return 0
-    print_table(("name", "size", "age"), [_row(found)])
+    print_table(("name", "kind", "size", "age"), [_row(found)])
     return 0
 
 
@@ -86,6 +88,7 @@ async def remove_volumes(names: tuple[str, ...], as_json: bool) -> int:
 def _volume(found: dict[str, Any]) -> dict[str, Any]:
     return {
         "name": found["name"],
+        "kind": found.get("kind", "directory"),
         "size_bytes": found.get("limit_bytes"),
         "inodes": found.get("limit_inodes"),
         "created_at": datetime.fromisoformat(found["created_at"]).timestamp(),
@@ -95,7 +98,7 @@ def _volume(found: dict[str, Any]) -> dict[str, Any]:
 def _row(each: dict[str, Any]) -> list[str]:
     size = each["size_bytes"]
     age = short_age(max(0.0, time.time() - each["created_at"]))
-    return [each["name"], UNLIMITED if size is None else format_bytes(size), age]
+    return [each["name"], each["kind"], UNLIMITED if size is None else format_bytes(size), age]
 
 
 async def _remove(below: str, names: tuple[str, ...], as_json: bool) -> int:

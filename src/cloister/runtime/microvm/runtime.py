@@ -328,9 +328,12 @@ class MicrovmRuntime:
         return await self._go_on(id, plan, on_lost, memory)
 
     async def read_disk(
-        self, policy: Policy, ground: Ground, disk: int
+        self, policy: Policy, ground: Ground, disk: int, *, is_volume: bool = False
     ) -> AsyncGenerator[bytes, None]:
-        """Yield what is on a copy of the disk of such a sandbox, as a machine of its shape says."""
+        """Yield what is on a copy of the disk of such a sandbox, as a machine of its shape says.
+
+        It may be that of a volume instead, of the size that the policy says.
+        """
         await self.prepare()
         plan = self._plan(new_sandbox_id(), policy, ground, self._accelerator.name)
         if plan.shape is None:
@@ -338,7 +341,8 @@ class MicrovmRuntime:
         layers = await asyncio.to_thread(self._images, plan.layers)
         made = await self._saved(plan, plan.shape, layers, fresh=False)
         try:
-            async with aclosing(read_disk(self._launching, plan, layers, made, disk)) as pieces:
+            reading = read_disk(self._launching, plan, layers, made, disk, is_volume=is_volume)
+            async with aclosing(reading) as pieces:
                 async for piece in pieces:
                     yield piece
         finally:

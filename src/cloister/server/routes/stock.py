@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from cloister.build.volume_owner import owner_on_disk
+from cloister.build.volume_kinds import VolumeKind, kind_of, make_volume
 from cloister.errors import RequestError, ScopeMissing
 from cloister.image import Image
 from cloister.model import UNLIMITED, parse_bytes, parse_user
@@ -29,6 +29,8 @@ class VolumeInfo(msgspec.Struct, omit_defaults=True):
     created_at: str
     limit_bytes: int | None = None
     limit_inodes: int | None = None
+    # A directory, or a disk that machines alone have.
+    kind: VolumeKind = "directory"
 
 
 class VolumeList(msgspec.Struct):
@@ -44,6 +46,7 @@ class NewVolume(msgspec.Struct, forbid_unknown_fields=True):
     size: int | str
     user: str | int = "user"
     inodes: int | None = None
+    kind: VolumeKind = "directory"
 
 
 class ImageInfo(msgspec.Struct):
@@ -81,8 +84,9 @@ class TemplateList(msgspec.Struct):
 
 def volume_info(volume: Volume, names: Names) -> VolumeInfo:
     """Return a volume as its tenant sees it."""
-    limits = volume.limit_bytes, volume.limit_inodes
-    return VolumeInfo(names.shown(volume.name), when(volume.created_at), *limits)
+    limits = volume.size_bytes, volume.limit_inodes
+    created_at = when(volume.created_at)
+    return VolumeInfo(names.shown(volume.name), created_at, *limits, kind_of(volume))
 
 
 def image_info(image: Image, tenant: TenantName) -> ImageInfo:
@@ -131,11 +135,11 @@ async def _make_volume(call: Call) -> VolumeInfo:
         raise ScopeMissing("only a token of the role admin may lift a size", scope="admin")
     if wanted.inodes is not None and wanted.inodes < 1:
         raise RequestError(f"inodes is {wanted.inodes}; write at least 1")
-    uid, gid = owner_on_disk(parse_user(wanted.user))
+    owner = parse_user(wanted.user)
     async with call.fleet.stored.room(call.caller.tenant, size_bytes or 0):
         store = await open_store()
-        make = partial(store.volumes.create, inodes=wanted.inodes, uid=uid, gid=gid)
-        made = await asyncio.to_thread(make, stored, size_bytes)
+        make = partial(make_volume, store, stored, size_bytes, wanted.inodes, owner, wanted.kind)
+        made = await asyncio.to_thread(make)
     return volume_info(made, names)
 
 
