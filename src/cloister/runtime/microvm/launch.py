@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import os
+import re
 import socket
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
@@ -18,11 +19,14 @@ from cloister.runtime.microvm.guest import MicrovmGuest
 from cloister.runtime.microvm.monitor import Monitor
 from cloister.runtime.microvm.outlet import Outlet
 from cloister.runtime.namespace import NamespaceRuntime
+from cloister.runtime.namespace.hints import hint_for
 from cloister.runtime.plan import Plan
 
 _MAX_LOG = 16_384
 # Descriptors that go with one byte.
 _AT_ONCE = 8
+# The launcher inside has no other way to say it than the machine's console.
+_REFUSED_MOUNT = re.compile(r"cell: mounts: .*\(os error (\d{1,3})\)")
 
 
 async def launch_machine(
@@ -127,4 +131,8 @@ def _explained(error: GuestGone, log: int) -> CloisterError:
         said = ""
     if not said:
         return error
-    return LaunchFailed(f"the machine did not start: {said[-2000:]}; nothing ran", step="kernel")
+    words = f"the machine did not start: {said[-2000:]}; nothing ran"
+    if refused := _REFUSED_MOUNT.search(said):
+        hint = hint_for("mounts", int(refused[1]))
+        words += "" if hint is None else f"; {hint}"
+    return LaunchFailed(words, step="kernel")
