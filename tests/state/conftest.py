@@ -56,6 +56,7 @@ OF_ANOTHER_WALL = {
         "test_what_is_kept_is_promoted_into_a_machine_with_all_that_can_be_seen_of_it",
     },
 }
+OF_ONE_FILE = ("test_kept_machines", "test_machine_volumes", "test_read_machines")
 # About memory, or the one file of a machine: once is enough, whatever the disk is kept in.
 WITH_ONE_DRIVER = {
     "test_a_fork_that_ended_while_it_stood_ready_is_begun_anew",
@@ -72,7 +73,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in ours:
         item.add_marker(pytest.mark.contract)
         # The disk of a machine is one file, which both drivers treat alike.
-        if item.path.stem in ("test_kept_machines", "test_read_machines") and "btrfs" in item.name:
+        if item.path.stem in OF_ONE_FILE and "btrfs" in item.name:
             item.add_marker(pytest.mark.soak)
     names = {item: item.name.partition("[")[0] for item in ours}
     absent = [item for item in ours if names[item] in WITH_ONE_DRIVER and "btrfs" in item.name]

@@ -34,6 +34,7 @@ from cloister.runtime.microvm.inside import plan_inside
 from cloister.runtime.microvm.launch import launch_machine
 from cloister.runtime.microvm.machine import KVM, TCG, Shape, restored, shown_to
 from cloister.runtime.microvm.monitor import Monitor
+from cloister.runtime.microvm.opened import opened_disks
 from cloister.runtime.microvm.program import find_qemu, qemu_files, why_not
 from cloister.runtime.microvm.reading import read_disk
 from cloister.runtime.microvm.ready import ReadyMachines
@@ -43,10 +44,9 @@ from cloister.runtime.microvm.saving import (
     settle_disk,
 )
 from cloister.runtime.microvm.settled import SettledMemories
-from cloister.runtime.microvm.shown import shown_disk
 from cloister.runtime.microvm.smallest import smallest_policy
 from cloister.runtime.microvm.stored import disk_of_memory, disk_to_begin
-from cloister.runtime.microvm.volumes import moved_volumes, opened_volume
+from cloister.runtime.microvm.volumes import moved_volumes
 from cloister.runtime.microvm.wanted import (
     outer_policy,
     outer_room,
@@ -253,12 +253,7 @@ class MicrovmRuntime:
                 begun = await begun_from_memory(held, self._settled, shape, memory)
                 disk = await asyncio.to_thread(disk_of_memory, plan.stored)
             hold(held, disk)
-            disks = [hold(held, os.open(path, os.O_RDONLY | os.O_CLOEXEC)) for path in layers]
-            disks.append(disk)
-            for source in plan.shown:
-                disks.append(hold(held, await asyncio.to_thread(shown_disk, source)))
-            for volume in plan.volumes:
-                disks.append(hold(held, await asyncio.to_thread(opened_volume, volume)))
+            disks = await opened_disks(held, plan, layers, disk)
             guest = await launch_machine(
                 self._launching,
                 id,
@@ -330,10 +325,7 @@ class MicrovmRuntime:
     async def read_disk(
         self, policy: Policy, ground: Ground, disk: int, *, is_volume: bool = False
     ) -> AsyncGenerator[bytes, None]:
-        """Yield what is on a copy of the disk of such a sandbox, as a machine of its shape says.
-
-        It may be that of a volume instead, of the size that the policy says.
-        """
+        """Yield what is on a copy of the disk of such a sandbox, or of a volume of that size."""
         await self.prepare()
         plan = self._plan(new_sandbox_id(), policy, ground, self._accelerator.name)
         if plan.shape is None:
