@@ -3,26 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import secrets
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
 from cloister.errors import AlreadyExists, NotFound, RequestError
-from cloister.model import SandboxId, VolumeMode, quote
+from cloister.model import SandboxId, quote
+from cloister.node.held_volumes import HeldVolumes
 from cloister.node.holding import as_held, is_by_size
 from cloister.node.machine_disk import move_into_machine
-from cloister.node.machine_volumes import hold_for_machine
 from cloister.node.node import Node
 from cloister.node.stock import open_store
 from cloister.policy import Egress, ImageRoot, Policy, Storage, read_policy
-from cloister.runtime.ground import Ground, GroundDisk, GroundVolume
+from cloister.runtime.ground import Ground, GroundDisk
 from cloister.runtime.microvm.stored import require_no_machine
 
 if TYPE_CHECKING:
     from cloister.image import Image
-    from cloister.store import Disk, KeptLock, KeptSandbox, Snapshot, Store, Volume
+    from cloister.store import Disk, KeptLock, KeptSandbox, Snapshot, Store
 
 # What was forked once is forked again; but not while the first command of this one is waited for.
 _PREPARE_AFTER_S = 0.05
@@ -46,10 +45,7 @@ class Workspace:
         self._policy = policy
         self._lock: KeptLock | None = None
         self._kept: KeptSandbox | None = None
-        self._volumes: list[Volume] = []
-        # Those of a machine: alone, or beside others who read.
-        self._volume_locks: list[KeptLock] = []
-        self._uses = contextlib.ExitStack()
+        self._volumes = HeldVolumes(store.volumes)
         self._head: str | None = None
         self._steps = 0
         self._has_lent = False
@@ -97,7 +93,7 @@ class Workspace:
                 what=self._kept.name,
             )
         self.image = self._find_image(base)
-        self._open_volumes()
+        self._volumes.hold(self._policy.volumes, for_machine=self._is_by_size)
         if self._kept is not None:
             self.disk = self._store.disks.find(self._kept.disk)
             self._head = self._kept.head
@@ -133,18 +129,6 @@ class Workspace:
         from cloister.image import Library
 
         return Library(self._store).find(reference)
-
-    def _open_volumes(self) -> None:
-        volumes = self._store.volumes
-        for mount in self._policy.volumes:
-            if not self._is_by_size:
-                self._volumes.append(self._uses.enter_context(volumes.using(mount.name)))
-                continue
-            volume, lock = hold_for_machine(volumes, mount)
-            self._uses.callback(lock.release)
-            self._volumes.append(volume)
-            if mount.mode is VolumeMode.WRITE:
-                self._volume_locks.append(lock)
 
     def new_disk(self, base: Snapshot | None) -> Disk:
         """Make a disk as this policy wants it, for this sandbox or one like it."""
@@ -200,18 +184,13 @@ class Workspace:
             )
         runtime = Node.current().runtime_for(policy).name
         require_no_machine(self.ground, runtime)
-        was_by_size, self._is_by_size = self._is_by_size, is_by_size(policy)
-        if policy.volumes != self._policy.volumes or was_by_size is not self._is_by_size:
-            self._uses.close()
-            self._volumes.clear()
-            self._volume_locks.clear()
+        self._is_by_size = is_by_size(policy)
         if self._kept is not None and self.disk is not None:
             limit_bytes = None if self._is_by_size else policy.limits.disk
             self.disk = self._store.disks.resize(self.disk, limit_bytes)
             self._has_lent = self._store.disks.lend(self.disk)
         self._policy = policy
-        if not self._volumes:
-            self._open_volumes()
+        self._volumes.hold(policy.volumes, for_machine=self._is_by_size)
 
     def _kept_name(self) -> str:
         return self._id if self._kept is None else quote(self._kept.name)
@@ -228,19 +207,14 @@ class Workspace:
         if self.disk is not None:
             sealed = tuple(map(str, self.disk.lowers))
             disk = GroundDisk(str(self.disk.path), sealed, durable=self._kept is not None)
-        volumes = tuple(
-            GroundVolume(str(volume.path), mount.target, mount.mode is VolumeMode.WRITE)
-            for volume, mount in zip(self._volumes, self._policy.volumes, strict=True)
-        )
         image = () if self.image is None else tuple(map(str, self.image.layers))
-        return Ground(image, disk, volumes)
+        return Ground(image, disk, self._volumes.ground)
 
     def stands_under(self, guest_pid: int) -> None:
         """Note which guest may write to the disk, in case this process is killed before it."""
         if self._lock is not None:
             self._lock.name_guest(guest_pid)
-        for lock in self._volume_locks:
-            lock.name_guest(guest_pid)
+        self._volumes.name_guest(guest_pid)
         if self._has_lent and self.disk is not None:
             self._store.disks.resize(self.disk, self.disk.limit_bytes)
             self._has_lent = False
@@ -266,11 +240,7 @@ class Workspace:
         """Whether the disk, or a volume the sandbox may write to, has reached its limit."""
         if self.disk is not None and self._store.disks.is_full(self.disk):
             return True
-        mounts = zip(self._volumes, self._policy.volumes, strict=True)
-        return any(
-            mount.mode is VolumeMode.WRITE and self._store.volumes.is_full(volume)
-            for volume, mount in mounts
-        )
+        return self._volumes.are_full()
 
     @property
     def step(self) -> int:
@@ -397,7 +367,7 @@ class Workspace:
             elif kept is None and self.disk is not None:
                 self._store.disks.remove(self.disk)
             self.disk = None
-            self._uses.close()
+            self._volumes.close()
             if self._lock is not None:
                 self._lock.release()
             if kept is not None and not came_up and self.kept_policy is None:
