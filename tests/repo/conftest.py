@@ -36,3 +36,12 @@ def repository_files() -> Callable[..., list[Path]]:
         ]
 
     return select
+
+
+@pytest.fixture(scope="session")
+def golden() -> dict[str, bytes]:
+    """What is in wire/golden.txt, by its name."""
+    text = (Path(__file__).resolve().parents[2] / "wire" / "golden.txt").read_text()
+    pairs = [line.split(" ") for line in text.splitlines()]
+    assert len({name for name, _ in pairs}) == len(pairs), "a name is there twice"
+    return {name: bytes.fromhex(value) for name, value in pairs}
