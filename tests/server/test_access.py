@@ -11,6 +11,8 @@ import subprocess
 
 import httpx
 import pytest
+from websockets.exceptions import ConnectionClosed
+from websockets.sync.client import ClientConnection, connect
 
 from .conftest import Server, created
 
@@ -43,6 +45,37 @@ def test_a_token_opens_until_it_expires_or_is_revoked(server: Server) -> None:
     while client.get("/v1/sandboxes").status_code == 200:
         continue
     assert client.get("/v1/sandboxes").status_code == 401
+
+
+def test_what_was_begun_with_a_token_ends_with_it_and_not_what_others_began(
+    server: Server, sandbox: str
+) -> None:
+    made = json.loads(server.run("token", "create", "--tenant", "acme", "--json"))
+    url = f"{server.url.replace('http', 'ws')}/v1/sandboxes/{sandbox}/processes/own"
+    tokens = made["token"], server.token("acme")
+    opened = [
+        connect(url, additional_headers={"authorization": f"Bearer {each}"}, proxy=None)
+        for each in tokens
+    ]
+    with opened[0] as theirs, opened[1] as others:
+        for each in opened:
+            each.send(json.dumps({"command": "exec cat", "stdin": True}))
+            assert "started" in json.loads(each.recv(timeout=20))
+        server.run("token", "revoke", made["id"])
+        with pytest.raises(ConnectionClosed):
+            while True:
+                theirs.recv(timeout=60)
+        assert theirs.close_code == 4401
+        others.send(b"still here\n")
+        assert socket_says(others, b"still here\n")
+
+
+def socket_says(end: ClientConnection, wanted: bytes) -> bool:
+    """Wait for bytes of standard output."""
+    while True:
+        message = end.recv(timeout=20)
+        if isinstance(message, bytes) and wanted in message:
+            return True
 
 
 def test_the_secret_of_a_token_is_nowhere_on_disk(server: Server) -> None:

@@ -20,6 +20,7 @@ from cloister.server.call import Call, answer
 from cloister.server.observation import Observation
 from cloister.server.problems import problem_of, problem_response, status_of
 from cloister.server.tokens import Caller
+from cloister.server.while_valid import WhileValid
 
 Act = Callable[[Call], Awaitable[Any]]
 Converse = Callable[[Call, WebSocket], Awaitable[None]]
@@ -69,10 +70,11 @@ def route_of(endpoint: Endpoint, access: Access, observation: Observation) -> Ba
                 caller = await access.caller(request)
                 caller.require(endpoint.scope)
                 call = Call(request, caller, access.fleet, id)
-                async with attended(
-                    access.fleet, caller.tenant, _sandbox(request, caller, is_inside)
-                ):
-                    outcome = await endpoint.act(call)
+                with WhileValid(access.tokens, caller):
+                    async with attended(
+                        access.fleet, caller.tenant, _sandbox(request, caller, is_inside)
+                    ):
+                        outcome = await endpoint.act(call)
                 response = (
                     outcome if isinstance(outcome, Response) else answer(outcome, endpoint.status)
                 )
@@ -101,10 +103,11 @@ def websocket_of(one: Conversation, access: Access, observation: Observation) ->
             try:
                 caller = await access.caller(websocket)
                 caller.require(one.scope)
-                async with attended(
-                    access.fleet, caller.tenant, _sandbox(websocket, caller, is_inside)
-                ):
-                    await one.converse(Call(websocket, caller, access.fleet, id), websocket)
+                with WhileValid(access.tokens, caller):
+                    async with attended(
+                        access.fleet, caller.tenant, _sandbox(websocket, caller, is_inside)
+                    ):
+                        await one.converse(Call(websocket, caller, access.fleet, id), websocket)
             except asyncio.CancelledError:
                 raise
             except Exception as error:

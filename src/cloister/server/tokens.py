@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
-from cloister.errors import NotFound, RequestError, ScopeMissing, TokenRefused
+from cloister.errors import CloisterError, NotFound, RequestError, ScopeMissing, TokenRefused
 from cloister.model import parse_sandbox_id, quote
 from cloister.server.records import Records, TokenRow
 from cloister.server.records.database import add_token, list_tokens, revoke_token
@@ -168,6 +168,14 @@ class Tokens:
         return Caller(
             TenantName(row.tenant), Role(row.role), frozenset(row.scopes), row.id, row.sandbox
         )
+
+    async def is_valid(self, id: str) -> bool:
+        """Whether a token that was valid still is; where that cannot be found out it is not."""
+        try:
+            row = await self._row(id)
+        except CloisterError:
+            return False
+        return row is not None and row.is_valid(time.time())
 
     async def _row(self, id: str) -> TokenRow | None:
         now = time.monotonic()
