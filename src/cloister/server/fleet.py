@@ -15,6 +15,7 @@ from cloister.errors import Exhausted, GuestGone, NotFound, RequestError
 from cloister.model import Limits, quote
 from cloister.sandbox import Sandbox
 from cloister.sandbox.fork import require_count
+from cloister.server.all_or_none import all_or_none
 from cloister.server.dozing import doze
 from cloister.server.lease import Lease
 from cloister.server.links import Links
@@ -194,15 +195,13 @@ class Fleet:
             return sandbox
 
         wish = Wish(caller.tenant, spec, keep, origin)
-        outcomes = await asyncio.gather(
-            *(self._admit(caller, wish, make) for _ in range(count)),
-            return_exceptions=True,
+        # Known before the first: or each of them would be made to find out.
+        await self.stored.count_before(caller.tenant, keep)
+        started = await all_or_none(
+            count,
+            lambda: self._admit(caller, wish, make),
+            lambda resident: self._end(resident, "its fork failed"),
         )
-        started = [outcome for outcome in outcomes if isinstance(outcome, Resident)]
-        failed = [outcome for outcome in outcomes if isinstance(outcome, BaseException)]
-        if failed:
-            await asyncio.gather(*(self._end(resident, "its fork failed") for resident in started))
-            raise failed[0]
         if keep is not None:
             await self.shelves.hand_on_copied(found.sandbox, keep)
         return started
