@@ -13,6 +13,7 @@ from cloister.errors import (
     ProtocolViolation,
     RequestError,
 )
+from cloister.sandbox.host_places import told_of
 
 
 class ToolFailure(RequestError):
@@ -21,7 +22,8 @@ class ToolFailure(RequestError):
 
 def explain(error: CloisterError) -> str:
     """Return what a model is told about an error: the fact, and the next step where one helps."""
-    said = " ".join(str(error).split())
+    # A model repeats what it reads, also to whoever it should not.
+    said = " ".join(told_of(error).split())
     match error:
         case ToolFailure():
             return said
