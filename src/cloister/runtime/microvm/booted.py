@@ -18,7 +18,7 @@ from cloister.runtime.microvm.guest import MachinePlan, end_machine
 from cloister.runtime.microvm.held import hold
 from cloister.runtime.microvm.held_templates import HeldTemplates
 from cloister.runtime.microvm.launch import launch_machine
-from cloister.runtime.microvm.machine import Shape, booting, digest_of, empty_memory
+from cloister.runtime.microvm.machine import Shape, booting, command_line, digest_of, empty_memory
 from cloister.runtime.microvm.monitor import Monitor
 from cloister.runtime.microvm.program import MachineKernel, find_kernel, find_qemu, why_not
 from cloister.runtime.microvm.shown import empty_shown_disk
@@ -50,6 +50,7 @@ class BootedMachines:
             [path.name for path in layers],
             (binary.st_size, binary.st_mtime_ns),
             argv,
+            command_line(shape, 0),
         )
         return f"template-{key}"
 

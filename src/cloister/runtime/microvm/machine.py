@@ -96,15 +96,19 @@ def booting(shape: Shape, shown: Shown, ticks_khz: int) -> Kernel:
     shown, volumes.
     """
     words = ["-kernel", f"/proc/self/fd/{_FIRST + 3}", "-initrd", f"/proc/self/fd/{_FIRST + 4}"]
-    words += ["-append", _command_line(shape, ticks_khz)]
+    words += ["-append", command_line(shape, ticks_khz)]
     return _kernel(shape, 5, words, shown, share="on")
 
 
-def _command_line(shape: Shape, ticks_khz: int) -> str:
+def command_line(shape: Shape, ticks_khz: int) -> str:
+    """Return what the kernel and the first process of a machine that boots are told."""
     words = [
         "console=ttyS0",
         "loglevel=3",
         "panic=-1",
+        # The first thing that Linux tries, a keyboard's controller, this machine does not have: it
+        # would stand still instead of ending.
+        "reboot=t",
         *([] if shape.accelerator == KVM else _emulated(ticks_khz)),
         "init_on_alloc=0",
         "edd=off",
