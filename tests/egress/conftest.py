@@ -26,7 +26,7 @@ from cloister.policy import Egress
 from cloister.runtime.gvisor.program import candidates
 from cloister.runtime.namespace.ids import find_sub_ids
 
-from ..contract.machine_root import PLACE, has_machines
+from ..contract.machine_root import PLACE, has_machines, make_disks
 
 # Names of nobody (RFC 2606), and the address that the gateway of the tests finds for them.
 NAMES = ("web.test", "other.test", "git.test", "a.wild.test")
@@ -71,6 +71,7 @@ def wall(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str
     monkeypatch.setenv("CLOISTER_RUNTIMES", f"internal={name}")
     if name == "microvm":
         # The disk of the host's programs is made once, not for each test's state.
+        make_disks()
         monkeypatch.setenv("CLOISTER_MICROVM", str(PLACE))
     return name
 

@@ -24,7 +24,7 @@ from cloister.runtime.namespace.layout import find_layout
 from cloister.store import Store
 from cloister.store.trees import KINDS
 
-from ..contract.machine_root import PLACE
+from ..contract.machine_root import PLACE, make_disks
 from ..differences import skip_if_different
 
 HERE = Path(__file__).parent
@@ -41,6 +41,8 @@ WALL = os.environ.get("STATE_WALL", "namespace")
 # After what is to outlive the killing of its owner, which to a machine's disk is a power cut; a
 # `sync` of everything does nothing in a sandbox.
 SYNCED = " && find . -type f -exec sync {} + && sync ." if WALL == "microvm" else ""
+# How long another process may take for what it is asked; a machine may be emulated.
+ANSWER_S = 600.0 if WALL == "microvm" else 60.0
 # About another wall by its name, whatever the others are behind.
 _OF_NAMED_WALLS = {
     "test_a_kept_sandbox_goes_behind_a_stronger_wall_with_all_it_had",
@@ -89,6 +91,7 @@ def wall(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Non
         return
     monkeypatch.setenv("CLOISTER_RUNTIMES", f"internal={WALL},untrusted={WALL}")
     if WALL == "microvm":
+        make_disks()
         monkeypatch.setenv("CLOISTER_MICROVM", str(PLACE))
     skip_if_different(request.node, WALL)
 
@@ -281,7 +284,7 @@ class Owner:
 
     async def answer(self) -> Any:
         """Return what came of the oldest thing it was told."""
-        line = await asyncio.wait_for(self._process.stdout.readline(), 60)
+        line = await asyncio.wait_for(self._process.stdout.readline(), ANSWER_S)
         if not line:
             raise EOFError("the owner is no more")
         answer = json.loads(line)
@@ -298,7 +301,7 @@ class Owner:
     async def close(self) -> None:
         """Let it end in its own way."""
         self._process.stdin.close()
-        await asyncio.wait_for(self._process.wait(), 60)
+        await asyncio.wait_for(self._process.wait(), ANSWER_S)
 
 
 class OwnerError(Exception):
