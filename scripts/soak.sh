@@ -24,10 +24,7 @@ if [ "$#" -eq 0 ] && [ "$(id -u)" -eq 0 ] && command -v qemu-system-x86_64 >/dev
     # Machines are emulated where there is no KVM: what takes a second elsewhere takes half a minute.
     EGRESS_WALL=microvm "$python" -m pytest -q --timeout=900 tests/egress
     STATE_WALL=microvm "$python" -m pytest -q --timeout=900 tests/state -k "not btrfs"
-    SERVER_WALL=microvm "$python" -m pytest -q --timeout=900 \
-        tests/server/test_{approvals,command_line,every_endpoint,leases,links}.py \
-        tests/server/test_{port_sockets,processes,remote,restart,sandboxes,secrets}.py \
-        tests/server/test_{shares,state,stored,traces}.py
+    SERVER_WALL=microvm "$python" -m pytest -q --timeout=900 tests/server
 fi
 # The whole contract of machines, of which `make test` asks a part.
 CLOISTER_CONTRACT=microvm exec "$python" -m pytest -m "" --timeout=900 tests/contract -k microvm

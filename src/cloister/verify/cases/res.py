@@ -93,7 +93,7 @@ async def fork_bomb(arena: Arena) -> None:
         await sandbox.start(["/bin/sh", "-c", _BOMB])
         for _ in range(5):
             await _expect_neighbour_works(arena)
-        if not arena.not_linux:
+        if not arena.own_kernel:
             await _expect_limit_reached(arena, sandbox)
             count = len(sandbox.host_pids)
             arena.expect(count <= _PIDS + 1, f"{count} processes are in a sandbox of {_PIDS}")
