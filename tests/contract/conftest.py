@@ -178,7 +178,9 @@ def served() -> Iterator[None]:
     with tempfile.TemporaryDirectory(prefix="clo-", ignore_cleanup_errors=True) as directory:
         settings = Path(directory, "server.toml")
         settings.write_text(
-            'log = "warning"\n[quota]\nsandboxes = 500\nmemory = "4TiB"\ncpus = 500'
+            # A hundred at once are started a few at a time, which takes a busy host its time.
+            'log = "warning"\nqueue_s = "120s"\n'
+            '[quota]\nsandboxes = 500\nmemory = "4TiB"\ncpus = 500'
         )
         command = [sys.executable, "-m", "cloister", "serve"]
         command += ["--config", str(settings), "--socket", f"{directory}/s"]

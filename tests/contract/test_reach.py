@@ -63,12 +63,12 @@ SHOWN = (
 
 
 async def test_what_kernels_tell_of_their_host_is_covered_also_where_the_host_has_none_of_it(
-    sandbox: Sandbox, transport: str
+    sandbox: Sandbox, wall: str
 ) -> None:
     told = await sandbox.run(["sh", "-c", SHOWN, "sh", "/proc/uptime"])
     assert told.stdout == "/proc/uptime\n"
     # The command line of gVisor's kernel is one that it makes up.
-    covered = [f"/{path}" for path in every_mask() if (transport, path) != GVISOR_MAKES_UP]
+    covered = [f"/{path}" for path in every_mask() if (wall, path) != GVISOR_MAKES_UP]
     told = await sandbox.run(["sh", "-c", SHOWN, "sh", *covered])
     assert told.stdout == ""
 
