@@ -6,14 +6,21 @@ import asyncio
 import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 
 from cloister import GuestGone, LaunchFailed, RuntimeGone, Sandbox
 from cloister.runtime.plan import Plan
 from cloister.verify.cases.lif_owner import launch_steps
-from cloister.verify.cases.owners import Owner, an_owner, launcher_of, wait_paused
+from cloister.verify.cases.owners import (
+    Nursery,
+    Owner,
+    a_nursery,
+    an_owner,
+    launcher_of,
+    wait_paused,
+)
 from cloister.verify.resources import count_resources, wait_settled
 
 pytestmark = pytest.mark.security
@@ -21,6 +28,13 @@ pytestmark = pytest.mark.security
 STEPS = launch_steps()
 GUEST_STEPS = [name for name, side in STEPS if side == "guest"]
 DEADLINE_S = 20.0
+
+
+@pytest.fixture(scope="module")
+def nursery() -> Iterator[Nursery]:
+    """Owners that are there at once: there are more than a hundred of them here."""
+    with a_nursery() as nursery:
+        yield nursery
 
 
 async def require_nothing_left(owner: Owner) -> None:
@@ -101,8 +115,10 @@ async def wait_readable(descriptor: int) -> None:
 
 @pytest.mark.parametrize("victims", ["owner", "launcher", "both"])
 @pytest.mark.parametrize(("step", "side"), STEPS, ids=[name for name, _ in STEPS])
-async def test_a_kill_at_any_step_leaves_nothing(step: str, side: str, victims: str) -> None:
-    async with an_owner(1, drill=step) as owner:
+async def test_a_kill_at_any_step_leaves_nothing(
+    step: str, side: str, victims: str, nursery: Nursery
+) -> None:
+    async with nursery.owner(1, drill=step) as owner:
         paused = os.pidfd_open(await owner.wait_paused(side))
         owner.remember()
         launcher = owner.launcher_pid
@@ -118,9 +134,9 @@ async def test_a_kill_at_any_step_leaves_nothing(step: str, side: str, victims: 
 
 
 @pytest.mark.parametrize("number", range(len(STEPS)), ids=[name for name, _ in STEPS])
-async def test_a_kill_at_any_step_of_a_spare_leaves_nothing(number: int) -> None:
+async def test_a_kill_at_any_step_of_a_spare_leaves_nothing(number: int, nursery: Nursery) -> None:
     step, side = STEPS[number]
-    async with an_owner(2, drill=step, spare=True) as owner:
+    async with nursery.owner(2, drill=step, spare=True) as owner:
         paused = os.pidfd_open(await owner.wait_paused(side))
         assert owner.remember() >= 3
         launcher = owner.launcher_pid

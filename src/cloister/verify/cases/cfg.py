@@ -23,7 +23,7 @@ from cloister.verify.arena import Arena
 from cloister.verify.case import NotApplicable, NotHeld, case, not_testable
 from cloister.verify.cases.lif_owner import launch_steps
 from cloister.verify.cases.outside import command_line
-from cloister.verify.cases.owners import an_owner
+from cloister.verify.cases.owners import a_nursery
 from cloister.verify.cases.started import in_time
 from cloister.verify.ends import is_zombie, wait_all_ended
 from cloister.verify.resources import descendants
@@ -189,15 +189,16 @@ async def unknown_settings(arena: Arena) -> None:
 @case("CFG-04", "kill the launcher at each step of a launch", "critical")
 async def killed_launcher(arena: Arena) -> None:
     """The guest is held at the step, the launcher killed under it: nobody is there to serve."""
-    for step, side in launch_steps(arena):
-        async with an_owner(1, drill=step) as owner:
-            paused = await owner.wait_paused(side)
-            owner.remember()
-            os.kill(owner.launcher_pid, signal.SIGKILL)
-            _go_on(paused)
-            await _wait_all_but(owner.pid, step)
-            await owner.kill()
-            await owner.wait_gone()
+    with a_nursery() as nursery:
+        for step, side in launch_steps(arena):
+            async with nursery.owner(1, drill=step) as owner:
+                paused = await owner.wait_paused(side)
+                owner.remember()
+                os.kill(owner.launcher_pid, signal.SIGKILL)
+                _go_on(paused)
+                await _wait_all_but(owner.pid, step)
+                await owner.kill()
+                await owner.wait_gone()
     await arena.fresh_launcher()
     async with arena.sandbox() as sandbox:
         arena.expect((await sandbox.run("echo whole")).ok, "a later launch fails")

@@ -7,11 +7,13 @@ import contextlib
 import json
 import os
 import signal
+import socket
+import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import NoReturn
 
 import cloister
 from cloister.runtime.namespace.instance import runtime_directory
@@ -23,8 +25,9 @@ from cloister.verify.resources import descendants
 
 # A start by somebody else may be sweeping at the same time; what is left is looked at again.
 _LOOK_S = 0.05
+_PACKAGE = str(Path(cloister.__file__).parents[1])
 
-_PROGRAM = """
+_MAIN = """
 import sys
 sys.path.append(sys.argv[1])
 import asyncio, dataclasses, json
@@ -56,18 +59,44 @@ async def main(count, busy, drill, spare):
         await asyncio.sleep(0)
     print(json.dumps([str(path) for path in find_layout().directories()]), flush=True)
     await asyncio.Event().wait()
-
-asyncio.run(main(int(sys.argv[2]), sys.argv[3] == "busy", sys.argv[4], sys.argv[5] == "spare"))
 """
+_PROGRAM = _MAIN + "asyncio.run(main(*json.loads(sys.argv[2])))"
+# Each owner is a copy of this one, which has loaded what they need: most of the time of a start.
+_NURSERY = (
+    _MAIN
+    + """
+import os, signal, socket
+signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+control = socket.socket(fileno=int(sys.argv[2]))
+while True:
+    words, streams, _, _ = socket.recv_fds(control, 65536, 2)
+    if not words:
+        break
+    pid = os.fork()
+    if pid == 0:
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        control.close()
+        for number, stream in enumerate(streams, 1):
+            os.dup2(stream, number)
+            os.close(stream)
+        asyncio.run(main(*json.loads(words)))
+        os._exit(0)
+    for stream in streams:
+        os.close(stream)
+    control.send(str(pid).encode())
+"""
+)
 
 
 class Owner:
     """A process with sandboxes of its own. `remember()` what it has before it is killed."""
 
-    def __init__(self, process: asyncio.subprocess.Process, groups: list[Path]) -> None:
-        self.pid = process.pid
-        self._process = process
-        self._groups = groups
+    def __init__(self, pid: int, wait: Callable[[], Awaitable[object]]) -> None:
+        self.pid = pid
+        # Where its control groups are, as it says itself.
+        self.groups: list[Path] = []
+        self._wait = wait
+        self._is_over = False
         self._pidfds: dict[int, int] = {}
 
     @property
@@ -90,7 +119,8 @@ class Owner:
         """End the owner, and others at the same moment, without warning."""
         for pid in (self.pid, *also):
             os.kill(pid, signal.SIGKILL)
-        await self._process.wait()
+        self._is_over = True
+        await self._wait()
 
     async def wait_gone(self) -> None:
         """Wait until every process that was remembered has ended."""
@@ -110,7 +140,7 @@ class Owner:
 
     def _left(self, *, files: bool) -> list[str]:
         prefix = f"{self.pid}-"
-        left = [str(group) for parent in self._groups for group in parent.glob(prefix + "*")]
+        left = [str(group) for parent in self.groups for group in parent.glob(prefix + "*")]
         if files:
             left += [str(path) for path in runtime_directory().glob(prefix + "*")]
         left += [f"mount {line}" for line in _mounts() if f"/{prefix}" in line]
@@ -119,9 +149,15 @@ class Owner:
         alive = (number for number in numbers if mark in _read_bytes(f"/proc/{number}/cgroup"))
         return left + [f"process {number}" for number in alive if not is_zombie(number)]
 
+    def has_died(self, complaint: bytes) -> NoReturn:
+        """Say that it has ended by itself, and what it said."""
+        self._is_over = True
+        words = complaint.decode("utf-8", "replace").strip()[-300:]
+        raise NotHeld(f"the owner did not start: {words}")
+
     async def close(self) -> None:
         """End it, if it is there, and let go."""
-        if self._process.returncode is None:
+        if not self._is_over:
             await self.kill()
         for descriptor in self._pidfds.values():
             os.close(descriptor)
@@ -135,21 +171,79 @@ async def an_owner(
 
     With `spare` that one is begun ahead of whoever asks for it; there must be two before it.
     """
-    package = str(Path(cloister.__file__).parents[1])
-    state = "busy" if busy else "idle"
-    arguments = (package, str(count), state, drill, "spare" if spare else "none")
+    words = json.dumps((count, busy, drill, spare))
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-I", "-c", _PROGRAM, *arguments),
+        *(sys.executable, "-I", "-c", _PROGRAM, _PACKAGE, words),
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
     )
-    owner = Owner(process, [])
+    if process.stdout is None or process.stderr is None:
+        raise NotHeld("the owner has no streams")
+    owner = Owner(process.pid, process.wait)
     try:
-        owner = Owner(process, await _first_words(process))
+        said = await in_time("the start of an owner", process.stdout.readline())
+        if not said:
+            await process.wait()
+            owner.has_died(await process.stderr.read())
+        owner.groups = [Path(directory) for directory in json.loads(said)]
         yield owner
     finally:
         await owner.close()
+
+
+class Nursery:
+    """Where owners are copied from, which then have nothing to load."""
+
+    def __init__(self, control: socket.socket) -> None:
+        self._control = control
+
+    @contextlib.asynccontextmanager
+    async def owner(
+        self, count: int, *, drill: str = "", spare: bool = False
+    ) -> AsyncIterator[Owner]:
+        """Another process with `count` sandboxes, as of `an_owner`."""
+        words = json.dumps((count, False, drill, spare)).encode()
+        reading, writing = os.pipe2(os.O_CLOEXEC)
+        with (
+            open(reading, "rb", buffering=0) as said,
+            open(os.memfd_create("complaint"), "r+b") as complaint,
+        ):
+            socket.send_fds(self._control, [words], [writing, complaint.fileno()])
+            os.close(writing)
+            pid = int(await asyncio.to_thread(self._control.recv, 64))
+            pidfd = os.pidfd_open(pid)
+            owner = Owner(pid, lambda: wait_ended(pidfd))
+            try:
+                line = await in_time("the start of an owner", asyncio.to_thread(said.readline))
+                if not line:
+                    await wait_ended(pidfd)
+                    complaint.seek(0)
+                    owner.has_died(complaint.read())
+                owner.groups = [Path(directory) for directory in json.loads(line)]
+                yield owner
+            finally:
+                await owner.close()
+                os.close(pidfd)
+
+
+@contextlib.contextmanager
+def a_nursery() -> Iterator[Nursery]:
+    """A process that owners are copied from, for whoever needs one after the other."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with ours:
+        with theirs:
+            process = subprocess.Popen(
+                [sys.executable, "-I", "-c", _NURSERY, _PACKAGE, str(theirs.fileno())],
+                pass_fds=(theirs.fileno(),),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+            )
+        try:
+            yield Nursery(ours)
+        finally:
+            ours.shutdown(socket.SHUT_RDWR)
+            process.wait()
 
 
 def launcher_of(owner: int) -> int:
@@ -171,17 +265,6 @@ async def wait_paused(owner: int, side: str) -> int:
                 return pid
         await asyncio.sleep(_LOOK_S)
     raise NotHeld("the rehearsed launch did not reach its step")
-
-
-async def _first_words(process: asyncio.subprocess.Process) -> list[Path]:
-    if process.stdout is None or process.stderr is None:
-        raise NotHeld("the owner has no streams")
-    said = await in_time("the start of an owner", process.stdout.readline())
-    if not said:
-        complaint = (await process.stderr.read()).decode("utf-8", "replace")
-        raise NotHeld(f"the owner did not start: {complaint.strip()[-300:]}")
-    directories: list[Any] = json.loads(said)
-    return [Path(directory) for directory in directories]
 
 
 def first_process(sandbox: Sandbox) -> int:
