@@ -157,7 +157,8 @@ def wait_until() -> Callable[[Callable[[], bool]], Any]:
     """Polls: what is waited for happens in processes that are not ours."""
 
     async def wait(condition: Callable[[], bool]) -> None:
-        async with asyncio.timeout(30):
+        # Two Pythons start one after the other, which took 28 s beside twenty busy programs.
+        async with asyncio.timeout(90):
             while not condition():
                 await asyncio.sleep(0.02)
 
