@@ -1,8 +1,9 @@
-"""Empty disks of machines take hardly any room, so that each copy is made in a moment."""
+"""Empty disks of machines take hardly any room, and have no more files than they may."""
 
 from __future__ import annotations
 
 import os
+import struct
 import subprocess
 from pathlib import Path
 
@@ -31,3 +32,15 @@ def test_an_empty_disk_has_holes_where_there_is_nothing_and_is_whole(
     # What was made on the way is gone.
     left = {path.suffix for path in (tmp_path / "microvm").glob(f"{image.stem}*")}
     assert left == {".img", ".lock"}
+
+
+@pytest.mark.parametrize("size_bytes", [SIZE_BYTES, 2**30])
+def test_a_disk_has_no_more_files_than_were_allowed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size_bytes: int
+) -> None:
+    monkeypatch.setenv("CLOISTER_MICROVM", str(tmp_path / "microvm"))
+    with open(empty_image(size_bytes, 2000), "rb") as file:
+        # The first number of the superblock: how many inodes there are.
+        file.seek(1024)
+        (inodes,) = struct.unpack("<I", file.read(4))
+    assert 1800 < inodes <= 2000

@@ -21,6 +21,8 @@ from cloister.runtime.namespace.rootfs import PUBLIC_ETC, synthetic_files
 # Beside what the files take: their names and where they lie, generously.
 _SPARE_BYTES, _SPARE_SHARE, _SPARE_INODES = 64 * 2**20, 0.1, 1024
 _BLOCK = 4096
+# Of ext4: as many blocks as a block has bits, and inodes of 256 bytes.
+_GROUP_BYTES, _INODES_A_BLOCK = 8 * _BLOCK * _BLOCK, _BLOCK // 256
 _LEAST_INODES = 64
 _FEATURES = "^resize_inode,^metadata_csum"
 _DUG_BYTES = 64 * 1024
@@ -81,12 +83,20 @@ def empty_image(size_bytes: int, inodes: int, *, journal: bool = False) -> Path:
     With a `journal` it can be used again, however the machine ended that wrote to it.
     """
     kind = "journal" if journal else "empty"
+    held = _held_inodes(size_bytes, inodes)
 
     def make(to: Path) -> None:
-        write_disk(to, size_bytes, inodes, journal=journal)
+        write_disk(to, size_bytes, held, journal=journal)
         _dig(to)
 
-    return made_once(f"{kind}-{size_bytes}-{inodes}.holes.img", make)
+    return made_once(f"{kind}-{size_bytes}-{held}.holes.img", make)
+
+
+def _held_inodes(size_bytes: int, inodes: int) -> int:
+    """Return a number that mke2fs does not make more of: it rounds up in each group of blocks."""
+    groups = -(-size_bytes // _GROUP_BYTES)
+    each = inodes // groups // _INODES_A_BLOCK * _INODES_A_BLOCK
+    return max(each, _INODES_A_BLOCK) * groups
 
 
 def _dig(image: Path) -> None:
