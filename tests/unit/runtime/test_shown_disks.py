@@ -11,6 +11,7 @@ import pytest
 from cloister.errors import Exhausted, NotFound, RequestError
 from cloister.runtime.microvm import shown
 from cloister.runtime.microvm.shown import shown_disk
+from cloister.runtime.microvm.staging import staging
 
 pytestmark = pytest.mark.usefixtures("place")
 
@@ -83,7 +84,7 @@ def test_what_a_killed_maker_left_is_removed_and_what_is_being_made_is_not(
     left = place / "shown-left"
     (left / "top").mkdir(parents=True)
     place.chmod(0o700)
-    with shown._staging() as made:
+    with staging() as made:
         assert not left.exists()
         os.close(shown_disk(str(source)))
         assert made.exists()
