@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import stat
@@ -96,9 +97,13 @@ def _look(directories: tuple[str, ...], keep: Path) -> Seen:
     if before is not None and _is_as_it_was(before, directories):
         return before
     seen = walk(directories)
-    draft = file.with_name(f".{file.name}.{os.getpid()}.{threading.get_ident()}")
+    # One name for all: whoever is killed leaves what the next overwrites, and what two have mixed
+    # is no record that is believed.
+    draft = file.with_name(f".{file.name}")
     draft.write_text(json.dumps([seen.hidden, seen.changed_ns, seen.walked_at]))
-    draft.replace(file)
+    with contextlib.suppress(FileNotFoundError):
+        # Somebody else's was put there in between, which says the same.
+        draft.replace(file)
     return seen
 
 
