@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import secrets
 import stat
@@ -12,6 +13,7 @@ from typing import IO, Any
 
 from cloister.errors import HostError, NotFound, RequestError
 from cloister.model import quote
+from cloister.store.locks import take_lock
 from cloister.store.place import make_private
 from cloister.store.sealing import Sealed, open_sealed, write_sealed
 from cloister.store.trees import Trees
@@ -109,9 +111,10 @@ class Memories:
         part = path.with_name(f"{path.stem}.{secrets.token_hex(4)}{_PART}")
         over = bool(facts.get("under"))
         try:
-            with open(os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "wb") as out:
+            # Locked while it is written, so that a sweep does not take it for a dead one's.
+            with open(take_lock(part, fcntl.LOCK_EX), "wb") as out:
                 write_sealed(out, name, facts, files, key, stands_on_others=over)
-            part.rename(path)
+                part.rename(path)
         except BaseException:
             part.unlink(missing_ok=True)
             raise
@@ -162,11 +165,11 @@ class Memories:
         make_private(self._directory)
         path = self._directory / f"{name}{_PAUSED}"
         written = path.with_name(f"{name}.{secrets.token_hex(4)}{_PART}")
-        with open(written, "x") as file:
+        with open(take_lock(written, fcntl.LOCK_EX), "w") as file:
             file.write(snapshot)
             file.flush()
             os.fsync(file.fileno())
-        written.rename(path)
+            written.rename(path)
         _sync(self._directory)
 
     def paused(self, name: str) -> str | None:
@@ -205,7 +208,9 @@ class Memories:
         for path in self._directory.iterdir():
             is_ours = path.suffix in (_SEALED, _UNDER)
             is_known = not is_ours or path.name.partition(".")[0] in known
-            if not is_known or path.suffix == _PART:
+            if path.suffix == _PART:
+                _remove_left(path)
+            elif not is_known:
                 path.unlink(missing_ok=True)
 
     def _path(self, snapshot: str) -> Path:
@@ -229,6 +234,14 @@ class Memories:
                 f"snapshot {quote(snapshot)} has no memory; take one with memory=True",
                 what=snapshot,
             ) from None
+
+
+def _remove_left(part: Path) -> None:
+    """Remove what was being written, unless somebody still writes it."""
+    with contextlib.suppress(BlockingIOError):
+        lock = take_lock(part, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        part.unlink(missing_ok=True)
+        os.close(lock)
 
 
 def memory_directory(state: Path) -> Path:

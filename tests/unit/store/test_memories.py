@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import os
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 
 from cloister.errors import HostError, RequestError
 from cloister.store import Store
+from cloister.store.locks import take_lock
 from cloister.store.memories import Memories
 from cloister.store.sealing import KEY_BYTES
 
@@ -183,6 +185,18 @@ def test_nothing_stands_on_what_another_key_has_sealed(
 def test_what_belongs_to_no_snapshot_is_swept_with_what_it_stands_on(
     store: Store, standing: Path
 ) -> None:
+    store.memories.sweep()
+    assert not [*standing.iterdir()]
+
+
+def test_a_sweep_leaves_what_is_being_written_and_takes_what_a_dead_one_left(
+    store: Store, standing: Path
+) -> None:
+    left, writing = standing / "sn_8.abcd.part", standing / "sn_9.abcd.part"
+    left.write_bytes(b"half")
+    with open(take_lock(writing, fcntl.LOCK_EX), "wb"):
+        store.memories.sweep()
+        assert [*standing.iterdir()] == [writing]
     store.memories.sweep()
     assert not [*standing.iterdir()]
 
