@@ -213,7 +213,7 @@ class Volumes:
 
     def is_full(self, volume: Volume) -> bool:
         """Whether a writer has been, or is about to be, stopped by its size or its room."""
-        # What is on a machine's disk only that one knows, and says.
+        # How full a machine's disk is, the host does not read.
         limit_bytes = None if volume.is_disk else volume.limit_bytes
         return is_nearly_full(volume.path, limit_bytes, lambda: self.used_bytes(volume))
 
