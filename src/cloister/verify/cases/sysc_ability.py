@@ -95,7 +95,7 @@ async def posture(arena: Arena) -> None:
     own = _threads(os.getpid())[0]
     if own["NoNewPrivs"] == "1" and own["Seccomp"] == "2":
         raise NotApplicable("this process is filtered itself, so the reader could not tell")
-    if arena.not_linux:
+    if arena.own_kernel:
         return await posture_inside(arena)
     for profile in ("default", "root", "debug"):
         async with arena.sandbox(profile=profile) as sandbox:
