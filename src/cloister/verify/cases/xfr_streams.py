@@ -100,9 +100,12 @@ def attempt(path):
 
 @case("XFR-13", "download endless devices, pipes, growing files and huge sparse ones", "high")
 async def endless_reads(arena: Arena) -> None:
+    # The disk of a machine has ext4, whose files end at 16 TiB.
+    holes, least = ("15T", 1 << 43) if arena.runtime == "microvm" else ("8191P", 1 << 61)
     async with arena.sandbox() as sandbox:
         await sandbox.run(
-            "mkfifo /workspace/pipe; ln -s /dev/zero /workspace/zero;truncate -s 8191P /workspace/s"
+            "mkfifo /workspace/pipe; ln -s /dev/zero /workspace/zero; "
+            f"truncate -s {holes} /workspace/s"
         )
         for path in ("/dev/zero", "/workspace/zero", "/dev/tty", "/workspace/pipe", "/workspace"):
             answer = await _settled(sandbox.files.read(path))
@@ -110,7 +113,7 @@ async def endless_reads(arena: Arena) -> None:
         answer = await _settled(sandbox.files.read("/proc/kmsg"))
         arena.expect(isinstance(answer, CloisterError) or not answer, "/proc/kmsg can be read")
         size = (await sandbox.files.stat("/workspace/s")).size
-        arena.expect(size > 1 << 61, f"the sparse file has only {size} bytes")
+        arena.expect(size > least, f"the sparse file has only {size} bytes")
         before = resident_bytes()
         answer = await _settled(sandbox.files.read("/workspace/s", limit=_MIB))
         arena.expect(isinstance(answer, Exhausted), f"a sparse file gave {answer!r}")
