@@ -133,7 +133,11 @@ class Process:
         if tell:
             self._set_deadline()
         elif self._id >= _READY_FROM:
+            # While the guest works: then nobody waits for it.
             make_pipes_ready()
+            for stream in (self.stdout, self.stderr):
+                if isinstance(stream, PipeIncoming):
+                    stream.unblock()
 
     def _set_deadline(self) -> None:
         if self._timeout_s is not None and self._deadline is None and not self._ended.done():

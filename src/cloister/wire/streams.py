@@ -15,6 +15,8 @@ from cloister.errors import GuestGone
 # ordinary user have up to a megabyte (fs.pipe-max-size).
 _PIPE_BYTES = 1024 * 1024
 _CHUNK = 256 * 1024
+# What is asked for at the end of a program: little, since room is made for all of it.
+_LAST_BYTES = 4096
 # Chunks held for a consumer that is slower than the pipe; past it the writer inside waits.
 _HIGH_WATER = 4 * 1024 * 1024
 # How long the guest may take to pass on what a terminal said last.
@@ -159,6 +161,7 @@ class PipeIncoming(Chunks):
         self._fd = fd
         self._watched_by: asyncio.AbstractEventLoop | None = None
         self._closed_by_guest = closed_by_guest
+        self._blocks = True
         self._prepared = False
         # Once the process has ended: how much of what it wrote is still to be taken.
         self._left: int | None = None
@@ -169,11 +172,17 @@ class PipeIncoming(Chunks):
             if not self._prepared:
                 # Now, and not for the many programs that end before anybody watches.
                 self._prepared = True
-                os.set_blocking(self._fd, False)
+                self.unblock()
                 if not self._closed_by_guest:
                     enlarge(self._fd)
             self._watched_by = asyncio.get_running_loop()
             self._watched_by.add_reader(self._fd, self._readable)
+
+    def unblock(self) -> None:
+        """Have a read return at once where there is nothing, also while nobody watches."""
+        if self._blocks:
+            self._blocks = False
+            os.set_blocking(self._fd, False)
 
     def _unwatch(self) -> None:
         if self._watched_by is not None:
@@ -219,14 +228,33 @@ class PipeIncoming(Chunks):
             asyncio.get_running_loop().call_later(_LAST_WORDS_S, self.close)
             return
         self._unwatch()
+        if not self._blocks and not self._take_last():
+            return
         self._left = _bytes_waiting(self._fd)
         if self._left:
             self._take_left()
         else:
             self.close()
 
+    def _take_last(self) -> bool:
+        """Whether there may be more; of most programs there is nothing, which one read says.
+
+        What is closed then is closed when whoever waits for the program has been told.
+        """
+        try:
+            data = os.read(self._fd, _LAST_BYTES)
+        except OSError:
+            # Somebody who was left behind holds it open, or it broke off.
+            data = b""
+        if data:
+            self._put(data)
+            return True
+        self._end()
+        asyncio.get_running_loop().call_soon(os.close, self._fd)
+        return False
+
     def _take_left(self) -> None:
-        # Never more than is there: an unwatched pipe still blocks.
+        # Never more than is there: a pipe that was never watched may still block.
         while self._left and self._held < _HIGH_WATER and not self._ended:
             taken = self._read(min(self._left, _CHUNK))
             self._left = self._left - taken if taken else 0
