@@ -12,7 +12,8 @@ One = TypeVar("One")
 async def all_or_none(
     count: int, start: Callable[[], Awaitable[One]], undo: Callable[[One], Awaitable[None]]
 ) -> list[One]:
-    """Return `count` that were started; if one cannot be, those that were are undone.
+    """Return `count` that were started; if one cannot be, or the caller is
+    cancelled, those that were are undone.
 
     Once one has failed no other is begun: of a thousand that nobody has room for, one is tried.
     """
@@ -27,9 +28,15 @@ async def all_or_none(
             failed.append(error)
             raise
 
-    outcomes = await asyncio.gather(*(begin() for _ in range(count)), return_exceptions=True)
+    begun = [asyncio.ensure_future(begin()) for _ in range(count)]
+    try:
+        await asyncio.gather(*begun, return_exceptions=True)
+    except asyncio.CancelledError as error:
+        # Whoever asked is gone, or may not ask any more: what was started would be nobody's.
+        failed.insert(0, error)
+        await asyncio.wait(begun)
     if failed:
-        started = [outcome for outcome in outcomes if not isinstance(outcome, BaseException)]
+        started = [one.result() for one in begun if not one.cancelled() and not one.exception()]
         await asyncio.gather(*map(undo, started))
         raise failed[0]
-    return [outcome for outcome in outcomes if not isinstance(outcome, BaseException)]
+    return [one.result() for one in begun]

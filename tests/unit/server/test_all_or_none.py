@@ -41,3 +41,25 @@ async def test_of_many_more_than_there_is_room_for_one_more_is_tried_and_none_st
 
 async def test_as_many_as_there_is_room_for_are_started() -> None:
     assert await begin(3, 3) == ([1, 2, 3], 3, [])
+
+
+async def test_what_was_started_for_one_who_is_cancelled_is_undone() -> None:
+    slow, first, undone = asyncio.Event(), asyncio.Event(), []
+    numbers = iter(range(1, 4))
+
+    async def start() -> int:
+        number = next(numbers)
+        if number > 1:
+            await slow.wait()
+        first.set()
+        return number
+
+    async def undo(number: int) -> None:
+        undone.append(number)
+
+    asking = asyncio.create_task(all_or_none(3, start, undo))
+    await first.wait()
+    asking.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asking
+    assert undone == [1]
