@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import subprocess
+import tempfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -88,3 +90,22 @@ def test_what_a_killed_maker_left_is_removed_and_what_is_being_made_is_not(
         assert not left.exists()
         os.close(shown_disk(str(source)))
         assert made.exists()
+
+
+def test_a_place_that_another_swept_before_it_was_locked_is_made_again(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place.mkdir(mode=0o700, exist_ok=True)
+    make, made = tempfile.mkdtemp, []
+
+    def swept_at_first(**words: Any) -> str:
+        made.append(make(**words))
+        if len(made) == 1:
+            os.rmdir(made[0])
+        return made[-1]
+
+    monkeypatch.setattr(tempfile, "mkdtemp", swept_at_first)
+    with staging() as found:
+        assert [str(found)] == made[1:]
+        assert found.is_dir()
+    assert _left(place) == []

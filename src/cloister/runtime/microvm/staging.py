@@ -22,12 +22,13 @@ def staging() -> Iterator[Path]:
     _sweep(directory)
     while True:
         place = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=directory))
-        lock = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        fcntl.flock(lock, fcntl.LOCK_SH)
-        if place.exists():
-            break
-        # Somebody took it for one that was left behind, just before it was locked.
-        os.close(lock)
+        # Somebody may take it for one that was left behind, just before it is locked.
+        with contextlib.suppress(FileNotFoundError):
+            lock = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            fcntl.flock(lock, fcntl.LOCK_SH)
+            if place.exists():
+                break
+            os.close(lock)
     try:
         yield place
     finally:
