@@ -63,7 +63,7 @@ def tell(observation: Observation, scope: Scope, status: int) -> None:
     """Note a call that was answered."""
     known = hear(scope)
     method = str(scope.get("method", "WEBSOCKET"))
-    observation.other(
+    observation.note(
         method if method in _METHODS else "OTHER",
         known.path,
         HTTPConnection(scope),

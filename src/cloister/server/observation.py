@@ -52,7 +52,7 @@ class Observation:
         id: str,
     ) -> None:
         """Note one request that was answered."""
-        self._note(endpoint.method, endpoint.path, request, caller, status, begun, id)
+        self.note(endpoint.method, endpoint.path, request, caller, status, begun, id)
 
     def websocket(
         self,
@@ -64,7 +64,7 @@ class Observation:
         id: str,
     ) -> None:
         """Note one WebSocket that was closed."""
-        self._note("WEBSOCKET", one.path, websocket, caller, status, begun, id)
+        self.note("WEBSOCKET", one.path, websocket, caller, status, begun, id)
 
     def linked(
         self,
@@ -77,23 +77,9 @@ class Observation:
     ) -> None:
         """Note what was asked by a signed link, and for whom: never the link itself."""
         caller = replace(OWNER_CALLER, tenant=whose.tenant, token="link")  # noqa: S106
-        self._note(method, LINKED_PATH, request, caller, status, begun, id, whose.sandbox)
+        self.note(method, LINKED_PATH, request, caller, status, begun, id, whose.sandbox)
 
-    def other(
-        self,
-        method: str,
-        path: str,
-        request: HTTPConnection,
-        caller: Caller | None,
-        status: int,
-        begun: float,
-        id: str,
-        sandbox: str | None,
-    ) -> None:
-        """Note what was asked by another protocol; `path` is a word of ours for it."""
-        self._note(method, path, request, caller, status, begun, id, sandbox)
-
-    def _note(
+    def note(
         self,
         method: str,
         path: str,
@@ -104,6 +90,7 @@ class Observation:
         id: str,
         sandbox: str | None = None,
     ) -> None:
+        """Note what was asked, by any protocol; `path` is a word of ours for it."""
         sandbox = sandbox or request.path_params.get("id")
         took_s = time.monotonic() - begun
         self.requests[method, path, status] += 1
