@@ -13,6 +13,8 @@ from pathlib import Path
 from cloister.node import Node
 from cloister.runtime.namespace.instance import runtime_directory
 from cloister.runtime.namespace.layout import find_layout
+from cloister.store import state_directory
+from cloister.store.pool import POOL
 
 _SETTLE_S = 5.0
 # The kernel tells nobody when a network namespace or the last mount of a dead process is gone:
@@ -21,11 +23,12 @@ _LOOK_AGAIN_S = 0.02
 # Both: on a busy machine one look takes longer than what is looked for.
 _STEADY_S = 0.1
 _STEADY_LOOKS = 3
+_OF_THE_SYSTEM = {"dev", "etc", "proc", "sys", "usr"}
 
 
 @dataclass(frozen=True, slots=True)
 class Resources:
-    """How many of each there are; only what is ours, except host mounts, which are all counted."""
+    """How many of each there are; only what is ours, whatever others have and do beside it."""
 
     host_mounts: int
     launcher_mounts: int
@@ -62,7 +65,7 @@ def count_resources() -> Resources:
     # Only below our own: what other processes have there may vanish while it is walked.
     files = [path for top in base.glob(prefix + "*") for path in (top, *top.rglob("*"))]
     return Resources(
-        host_mounts=_mounts("self"),
+        host_mounts=count_mounts(_read("/proc/self/mountinfo"), state_directory(), base),
         launcher_mounts=sum(_mounts(str(pid)) for pid in ours if _is_launcher(pid)),
         processes=len(ours),
         net_namespaces=len(namespaces),
@@ -70,6 +73,31 @@ def count_resources() -> Resources:
         runtime_files=len(files),
         descriptors=len(os.listdir("/proc/self/fd")),
         threads=_threads(),
+    )
+
+
+def count_mounts(table: str, state: Path, runtime: Path) -> int:
+    """Count the mounts of a table that are ours.
+
+    That is: whatever is mounted in the state directory or in our own part of the runtime directory,
+    or from there, and all that is mounted over the system's own directories. Elsewhere other
+    programs mount and unmount as they like.
+    """
+    marks = (f" {state} ", f"{state}/", f"{runtime}/{os.getpid()}-")
+    points = [(line, line.split(" ")[4]) for line in table.splitlines()]
+    # The pool is everybody's who has this state directory: it is mounted once, and stays.
+    return sum(
+        _is_over_the_system(point) or any(mark in line for mark in marks)
+        for line, point in points
+        if point != str(state / POOL)
+    )
+
+
+def _is_over_the_system(point: str) -> bool:
+    _, top, *below = point.split("/")
+    # What lies in /dev/shm is a program's own, as in /tmp.
+    return top in {"", *_OF_THE_SYSTEM} and not (
+        top == "dev" and below[:1] == ["shm"] and below[1:]
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import secrets
 import signal
 import subprocess
 from collections.abc import Callable
@@ -82,23 +83,30 @@ async def power_cut(arena: Arena) -> None:
     async with an_owner(3, busy=True) as owner:
         owner.remember()
         await owner.kill(owner.launcher_pid)
-        _plant_remains(f"{owner.pid}-0badcafe")
+        _plant_remains(owner.pid)
         await owner.wait_gone()
         await _sweep(arena)
         await owner.wait_clean()
 
 
-def _plant_remains(name: str) -> None:
+def _plant_remains(pid: int) -> None:
     """Leave what one leaves that died while it wrote: an empty lock, a cut record, empty groups."""
     base = runtime_directory()
-    with open(base / f"{name}.lock", "x") as lock:
-        # As whoever makes these does: another process may sweep at this moment.
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        (base / f"{name}.sb_cut.json").write_text('{"id": "sb_')
-        (base / name).mkdir(mode=0o700)
-        (base / name / "left").touch()
-        for parent in find_layout().directories():
-            (parent / f"{name}.1").mkdir()
+    for _ in range(_TRIES):
+        name = f"{pid}-{secrets.token_hex(4)}"
+        with open(base / f"{name}.lock", "x") as lock:
+            # As whoever makes these does: another process may sweep at this moment, and one that
+            # came between these two lines took the lock away, so that nobody would sweep the rest.
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not os.fstat(lock.fileno()).st_nlink:
+                continue
+            (base / f"{name}.sb_cut.json").write_text('{"id": "sb_')
+            (base / name).mkdir(mode=0o700)
+            (base / name / "left").touch()
+            for parent in find_layout().directories():
+                (parent / f"{name}.1").mkdir()
+            return
+    raise NotHeld("every lock that was planted was swept before it could be held")
 
 
 @case("LIF-09", "give the number of a dead guest to an innocent process, then destroy", "critical")

@@ -117,8 +117,12 @@ class Owner:
 
     async def kill(self, *also: int) -> None:
         """End the owner, and others at the same moment, without warning."""
-        for pid in (self.pid, *also):
-            os.kill(pid, signal.SIGKILL)
+        held = [os.pidfd_open(pid) for pid in (self.pid, *also)]
+        for descriptor in held:
+            # The first one's end may be that of the next before it is its turn.
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(descriptor, signal.SIGKILL)
+            os.close(descriptor)
         self._is_over = True
         await self._wait()
 
