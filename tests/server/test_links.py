@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 
 import httpx
 import pytest
@@ -48,7 +49,13 @@ def link_to(client: httpx.Client, sandbox: str, program: str) -> str:
     waiting = {"command": "until (: < /dev/tcp/127.0.0.1/8000) 2>/dev/null; do sleep 0.02; done"}
     argv = ["bash", "-c", waiting["command"]]
     assert client.post(f"{base}/run", json={"command": argv}).json()["exit_code"] == 0
-    return str(client.post(f"{base}/ports/8000/links", json={}).json()["path"])
+    return link_of(client, sandbox)
+
+
+def link_of(client: httpx.Client, sandbox: str) -> str:
+    """A link to port 8000, whoever listens there."""
+    made = client.post(f"/v1/sandboxes/{sandbox}/ports/8000/links", json={})
+    return str(made.json()["path"])
 
 
 def test_pages_of_one_sandbox_leave_nothing_with_a_browser_for_those_of_another(
@@ -109,3 +116,46 @@ def test_a_server_inside_that_never_answers_is_not_waited_for_by_nobody(
             stranger.get(link, timeout=0.1)
     assert acme.get("/v1/sandboxes").status_code == 200
     assert acme.delete(f"/v1/sandboxes/{sandbox}").status_code == 204
+
+
+ENDLESS = """
+import http.server
+class Inside(http.server.BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    def do_GET(self):
+        self.send_response(200)
+        self.send_header("Transfer-Encoding", "chunked")
+        self.end_headers()
+        if self.path.endswith("short"):
+            self.wfile.write(b"0\\r\\n\\r\\n")
+            return
+        import time
+        while True:
+            self.wfile.write(b"1\\r\\n.\\r\\n")
+            time.sleep(0.1)
+http.server.ThreadingHTTPServer(("127.0.0.1", 8000), Inside).serve_forever()
+"""
+
+
+def test_links_and_answers_end_with_the_token_they_were_made_with_and_no_other(
+    server: Server, acme: httpx.Client, sandbox: str
+) -> None:
+    made = json.loads(server.run("token", "create", "--tenant", "acme", "--json"))
+    client, stranger = server.client(made["token"]), server.client(None)
+    link, other = link_to(client, sandbox, ENDLESS), link_of(acme, sandbox)
+    inside = f"/v1/sandboxes/{sandbox}/ports/8000/http/"
+    with contextlib.ExitStack() as stack:
+        theirs = [
+            stack.enter_context(who.stream("GET", path))
+            for who, path in ((stranger, link), (client, inside))
+        ]
+        others = stack.enter_context(stranger.stream("GET", other)).iter_raw(1)
+        assert stranger.get(f"{link}short").status_code == 200
+        server.run("token", "revoke", made["id"])
+        for answer in theirs:
+            with pytest.raises(httpx.TransportError):
+                for _ in answer.iter_raw():
+                    continue
+        assert stranger.get(f"{link}short").status_code == 404
+        assert stranger.get(f"{other}short").status_code == 200
+        assert next(others) == b"."

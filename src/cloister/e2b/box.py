@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import hmac
 from dataclasses import dataclass
 
+from cloister.e2b.derived import ACCESS, TRAFFIC, Derived
 from cloister.e2b.interpreter.sessions import Sessions
 from cloister.e2b.process_table import ProcessTable
+from cloister.e2b.signature import Claim
 from cloister.e2b.watches import Watches
 from cloister.errors import RequestError
 from cloister.model import SandboxId, parse_sandbox_id
@@ -32,7 +33,7 @@ class Terms:
 
 
 class Box:
-    """What the endpoints of one sandbox share. `token` opens all of them."""
+    """What the endpoints of one sandbox share, and what opens them: a token for each key."""
 
     def __init__(
         self,
@@ -40,8 +41,7 @@ class Box:
         *,
         id: str,
         terms: Terms,
-        token: str,
-        traffic_token: str,
+        derived: Derived,
         most_upload_bytes: int,
         sessions: Sessions | None = None,
     ) -> None:
@@ -49,8 +49,9 @@ class Box:
         self.id = id
         self.terms = terms
         self.most_upload_bytes = most_upload_bytes
-        self.token = token
-        self.traffic_token = None if terms.is_open_to_traffic else traffic_token
+        self._derived = derived
+        # The keys that were told what opens it: a signed URL does not say whose it is.
+        self._told: set[str] = set()
         self.variables = variables_of(sandbox, id, terms.template)
         self.processes = ProcessTable(sandbox, self.variables)
         self.watches = Watches(sandbox)
@@ -63,19 +64,31 @@ class Box:
         """Whether a file may have metadata: by an upload, or by a program that has run inside."""
         return self.has_metadata or self.processes.has_started
 
-    def is_opened_by(self, token: str | None) -> bool:
-        """Whether this is its token, compared in constant time."""
-        return token is not None and hmac.compare_digest(
-            token.encode("utf-8", "replace"), self.token.encode()
-        )
+    def token_for(self, key: str) -> str:
+        """Return what opens all of it, for whoever came with a key."""
+        self._told.add(key)
+        return self._derived.make(key, self.id, ACCESS)
 
-    def lets_traffic(self, token: str | None) -> bool:
-        """Whether whoever has this token may reach the servers inside."""
-        if self.traffic_token is None:
-            return True
-        return token is not None and hmac.compare_digest(
-            token.encode("utf-8", "replace"), self.traffic_token.encode()
-        )
+    def traffic_token_for(self, key: str) -> str | None:
+        """Return what the servers inside are reached with, unless everybody reaches them."""
+        if self.terms.is_open_to_traffic:
+            return None
+        return self._derived.make(key, self.id, TRAFFIC)
+
+    async def key_of(self, token: str | None) -> str | None:
+        """Return the key that a token was made from, if it opens all of it now."""
+        return await self._derived.key_of(token, self.id, ACCESS)
+
+    async def signer_of(self, claim: Claim) -> str | None:
+        """Return the key with whose token a URL was signed, if that opens all of it now."""
+        for key in self._told:
+            if claim.is_signed_with(self._derived.make(key, self.id, ACCESS)):
+                return key if await self._derived.opens(key) else None
+        return None
+
+    async def traffic_key_of(self, token: str | None) -> str | None:
+        """Return the key that a token for the servers inside was made from, if it is valid now."""
+        return await self._derived.key_of(token, self.id, TRAFFIC)
 
     async def close(self) -> None:
         """Let go of what follows its programs; the sandbox itself is ended by its owner."""

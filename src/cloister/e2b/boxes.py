@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import hashlib
-import hmac
 import json
 import os
 import secrets
@@ -17,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from cloister.e2b.box import Box, Terms, public_id, variables_of
+from cloister.e2b.derived import Derived
 from cloister.e2b.interpreter.sessions import Sessions
 from cloister.e2b.signature import Claim
 from cloister.errors import CloisterError
@@ -30,10 +29,10 @@ _SEARCHED = "/usr/local/bin:/usr/bin:/bin"
 
 
 class Boxes:
-    """The live ones. Who may do what is decided by their tokens, which all come from one key."""
+    """The live ones. Who may do what is decided by their tokens, which are all derived."""
 
-    def __init__(self, key: bytes, most_upload_bytes: int) -> None:
-        self._key = key
+    def __init__(self, derived: Derived, most_upload_bytes: int) -> None:
+        self.derived = derived
         self._most_upload_bytes = most_upload_bytes
         self._boxes: dict[str, Box] = {}
         self._residents: dict[str, Resident] = {}
@@ -51,8 +50,7 @@ class Boxes:
             resident.sandbox,
             id=id,
             terms=terms_of(resident.notes),
-            token=self.token(id),
-            traffic_token=self.token(id, "traffic"),
+            derived=self.derived,
             most_upload_bytes=self._most_upload_bytes,
             sessions=self._ahead.pop(resident.sandbox, None),
         )
@@ -68,17 +66,12 @@ class Boxes:
             return None
         return (box, resident) if box.sandbox.is_running else None
 
-    def signed(self, claim: Claim) -> Box | None:
+    async def signed(self, claim: Claim) -> Box | None:
         """Return the one whose token made a signature: the URL does not say which one it is."""
-        for id, box in self._boxes.items():
-            if claim.is_signed_with(box.token) and self.find(id) is not None:
+        for id, box in list(self._boxes.items()):
+            if await box.signer_of(claim) is not None and self.find(id) is not None:
                 return box
         return None
-
-    def token(self, id: str, purpose: str = "access") -> str:
-        """Return the token of a sandbox: the same for all its life, and kept nowhere."""
-        text = f"{purpose}:{id}".encode()
-        return hmac.new(self._key, text, hashlib.sha256).hexdigest()
 
     async def close(self) -> None:
         """Let go of all of them."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import hmac
 import os
 import secrets
 import time
@@ -15,6 +13,7 @@ from cloister.e2b import fields
 from cloister.e2b.answers import empty_answer, json_answer, patiently, read_json
 from cloister.e2b.build_recipe import parse_hash
 from cloister.e2b.control import Desk, Route, Visit, route
+from cloister.e2b.derived import UPLOAD
 from cloister.e2b.heard import hear_tenant
 from cloister.e2b.refusal import CallRefused
 from cloister.e2b.tags import DEFAULT, parse_tag, plain_reference, tagged
@@ -63,7 +62,9 @@ async def file_link(visit: Visit) -> Response:
         return json_answer({"present": True}, 201)
     expires_s = int(time.time()) + _LINK_S
     base = str(visit.request.base_url).rstrip("/")
-    proof = _proof(visit.desk, tenant, hash, expires_s)
+    proof = visit.desk.boxes.derived.make(
+        visit.caller.token, _upload(tenant, hash, expires_s), UPLOAD
+    )
     query = f"tenant={tenant}&expires={expires_s}&proof={proof}"
     url = f"{base}/templates/{visit.named}/files/{hash}?{query}"
     return json_answer({"present": False, "url": url}, 201)
@@ -77,8 +78,8 @@ async def put_file(desk: Desk, request: Request) -> Response:
     if not (expires.isdecimal() and len(expires) < 16):
         raise CallRefused("unauthenticated", "the link is not one of ours")
     tenant = parse_tenant(query.get("tenant"))
-    right = _proof(desk, tenant, hash, int(expires))
-    if not hmac.compare_digest(right.encode(), query.get("proof", "").encode()):
+    what = _upload(tenant, hash, int(expires))
+    if await desk.boxes.derived.key_of(query.get("proof"), what, UPLOAD) is None:
         raise CallRefused("unauthenticated", "the link is not one of ours")
     if int(expires) < time.time():
         raise CallRefused("unauthenticated", "the link has expired; ask for another")
@@ -104,9 +105,8 @@ async def put_file(desk: Desk, request: Request) -> Response:
     return empty_answer(200)
 
 
-def _proof(desk: Desk, tenant: TenantName, hash: str, expires_s: int) -> str:
-    text = f"{tenant}:{hash}:{expires_s}"
-    return hashlib.sha256(desk.boxes.token(text, "upload").encode()).hexdigest()
+def _upload(tenant: TenantName, hash: str, expires_s: int) -> str:
+    return f"{tenant}:{hash}:{expires_s}"
 
 
 async def start(visit: Visit) -> Response:

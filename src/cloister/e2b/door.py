@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from functools import partial
 
 from starlette.datastructures import Headers
@@ -18,6 +19,7 @@ from cloister.e2b.boxes import Boxes, read_key
 from cloister.e2b.build_routes import BUILD_ROUTES, put_file
 from cloister.e2b.builds import Builds
 from cloister.e2b.control import Desk
+from cloister.e2b.derived import Derived
 from cloister.e2b.heard import hear, hear_resident, tell
 from cloister.e2b.interpreter import routes as interpreter
 from cloister.e2b.network_routes import NETWORK_ROUTES
@@ -29,10 +31,12 @@ from cloister.e2b.signature import claim_in
 from cloister.e2b.snapshot_routes import SNAPSHOT_ROUTES
 from cloister.e2b.template_routes import TEMPLATE_ROUTES
 from cloister.e2b.volume_routes import VOLUME_ROUTES
-from cloister.errors import Exhausted
+from cloister.errors import Exhausted, TokenRefused
 from cloister.server.app import House
 from cloister.server.port_sockets import Opening, carry_socket
 from cloister.server.resident import Resident
+from cloister.server.tokens import OWNER_CALLER
+from cloister.server.while_valid import LET_IN_BY, WhileValid
 from cloister.store.place import state_directory
 
 _UPLOAD = re.compile(r"/templates/[^/]+/files/[0-9a-f]{64}")
@@ -64,7 +68,8 @@ class E2BDoor:
 
     def __init__(self, house: House) -> None:
         most_upload_bytes = house.fleet.settings.upload_bytes
-        self._boxes = Boxes(read_key(state_directory()), most_upload_bytes)
+        derived = Derived(read_key(state_directory()), house.access.tokens)
+        self._boxes = Boxes(derived, most_upload_bytes)
         builds = Builds(state_directory() / "e2b-builds", house.fleet.quotas)
         self._desk = Desk(house, self._boxes, Asleep(house.fleet), builds)
 
@@ -108,7 +113,7 @@ class E2BDoor:
 
     async def _by_signature(self, request: Request) -> Response:
         claim = claim_in(request)
-        box = None if claim is None else self._boxes.signed(claim)
+        box = None if claim is None else await self._boxes.signed(claim)
         found = None if box is None else self._boxes.find(box.id)
         if box is None or found is None:
             raise CallRefused("unauthenticated", "invalid signature")
@@ -124,18 +129,18 @@ class E2BDoor:
         hear_resident(request.scope, resident, _known(port, request))
         try:
             # By the rate of its tenant's own requests, or of those who know its address.
-            visits = not _is_of_its_tenant(box, port, request)
+            visits = not await _is_of_its_tenant(box, port, request)
             self._desk.house.access.hold(request.scope, resident.tenant, visits=visits)
         except Exhausted as error:
             return error_answer(429, error.message)
         # Whoever may not come in does not wake it either: its tenant pays for what runs.
         if box.sandbox.is_paused and not (
-            _is_let_in(box, port, request) and await self._wake(box, resident)
+            await _is_let_in(box, port, request) and await self._wake(box, resident)
         ):
             return bad_gateway(id, "The sandbox was not found")
         if port == envd.PORT:
             return await envd.answer(box, request)
-        if not box.lets_traffic(request.headers.get("e2b-traffic-access-token")):
+        if not await _lets_traffic(box, request.scope):
             return json_answer(
                 {"sandboxId": id, "message": "the traffic access token is wrong", "code": 403}, 403
             )
@@ -148,8 +153,7 @@ class E2BDoor:
     ) -> int:
         """Carry a WebSocket to a port, or close it; return what of it is noted."""
         found = None if address is None else self._find(address[1])
-        token = Headers(scope=scope).get("e2b-traffic-access-token")
-        if address is None or found is None or not found[0].lets_traffic(token):
+        if address is None or found is None or not await _lets_traffic(found[0], scope):
             await send({"type": "websocket.close", "code": 4404})
             return 404
         hear_resident(scope, found[1], None)
@@ -167,7 +171,13 @@ class E2BDoor:
             return 404
         headers = passed_headers(box, port, scope["headers"])
         opening = Opening(target_of(scope), headers, scope.get("subprotocols", []))
-        await carry_socket(box.sandbox, port, opening, receive, send)
+        # Of those that came by a token, for as long as the key it was made from is valid.
+        caller = replace(OWNER_CALLER, token=scope.get(LET_IN_BY, OWNER_CALLER.token))
+        try:
+            with WhileValid(self._desk.house.access.tokens, caller):
+                await carry_socket(box.sandbox, port, opening, receive, send)
+        except TokenRefused:
+            await send({"type": "websocket.close", "code": 4401})
         return 101
 
     def _find(self, id: str) -> tuple[Box, Resident] | None:
@@ -181,10 +191,12 @@ class E2BDoor:
         return box.terms.is_resumed_by_traffic
 
 
-def _is_of_its_tenant(box: Box, port: int, request: Request) -> bool:
+async def _is_of_its_tenant(box: Box, port: int, request: Request) -> bool:
     if port == envd.PORT:
-        return envd.is_opened_by(box, request)
-    return port == interpreter.PORT and box.is_opened_by(request.headers.get("x-access-token"))
+        return await envd.is_opened_by(box, request)
+    if port != interpreter.PORT:
+        return False
+    return await box.key_of(request.headers.get("x-access-token")) is not None
 
 
 def _known(port: int, request: Request) -> str | None:
@@ -194,12 +206,22 @@ def _known(port: int, request: Request) -> str | None:
     return interpreter.known_path(request.url.path) if port == interpreter.PORT else None
 
 
-def _is_let_in(box: Box, port: int, request: Request) -> bool:
+async def _is_let_in(box: Box, port: int, request: Request) -> bool:
     if port == envd.PORT:
-        return envd.is_opened_by(box, request)
-    if not box.lets_traffic(request.headers.get("e2b-traffic-access-token")):
+        return await envd.is_opened_by(box, request)
+    if not await _lets_traffic(box, request.scope):
         return False
-    return port != interpreter.PORT or interpreter.is_opened_by(box, request)
+    return port != interpreter.PORT or await interpreter.is_opened_by(box, request)
+
+
+async def _lets_traffic(box: Box, scope: Scope) -> bool:
+    """Whether whoever sends a request may reach the servers inside."""
+    if box.terms.is_open_to_traffic:
+        return True
+    key = await box.traffic_key_of(Headers(scope=scope).get("e2b-traffic-access-token"))
+    if key is not None:
+        scope[LET_IN_BY] = key
+    return key is not None
 
 
 def _address(scope: Scope) -> tuple[int, str] | None:

@@ -20,6 +20,7 @@ from cloister.e2b.people import Person, find_person, named_in
 from cloister.e2b.refusal import CallRefused
 from cloister.e2b.signature import claim_in
 from cloister.server.traces import named
+from cloister.server.while_valid import LET_IN_BY
 
 PORT = 49983
 # What these endpoints behave like; SDKs turn features on and off by it.
@@ -68,10 +69,10 @@ async def answer(box: Box, request: Request) -> Response:
     return await answering(partial(_answer, box))(request)
 
 
-def is_opened_by(box: Box, request: Request) -> bool:
+async def is_opened_by(box: Box, request: Request) -> bool:
     """Whether whoever sends a request has shown what opens the sandbox."""
     try:
-        _require_access(box, request)
+        await _require_access(box, request)
     except CallRefused:
         return False
     return True
@@ -81,7 +82,7 @@ async def _answer(box: Box, request: Request) -> Response:
     path = request.url.path
     if path == "/health":
         return empty_answer()
-    _require_access(box, request)
+    await _require_access(box, request)
     if path in _KNOWN:
         named(f"{request.method} e2b {path}", box.id)
     if request.method == "POST":
@@ -113,18 +114,22 @@ async def _file_call(box: Box, request: Request, path: str, message: Message) ->
     return await or_as_root(box.sandbox, paths, person, partial(_FILE_CALLS[path], box, message))
 
 
-def _require_access(box: Box, request: Request) -> None:
+async def _require_access(box: Box, request: Request) -> None:
     token = request.headers.get("x-access-token")
     if token is not None:
-        if not box.is_opened_by(token):
+        key = await box.key_of(token)
+        if key is None:
             raise CallRefused("unauthenticated", "the access token is not that of this sandbox")
+        request.scope[LET_IN_BY] = key
         return
     claim = claim_in(request) if request.url.path == "/files" else None
     if claim is None:
         raise CallRefused("unauthenticated", "no access token; send it as X-Access-Token")
-    if not claim.is_signed_with(box.token):
+    key = await box.signer_of(claim)
+    if key is None:
         raise CallRefused("unauthenticated", "invalid signature")
     claim.require_in_time()
+    request.scope[LET_IN_BY] = key
 
 
 async def _metrics(box: Box) -> Response:

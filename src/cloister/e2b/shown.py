@@ -13,6 +13,7 @@ from cloister.e2b.asleep import Sleeper
 from cloister.e2b.box import Box, Terms, public_id
 from cloister.e2b.boxes import terms_of
 from cloister.e2b.control import Visit
+from cloister.e2b.derived import ACCESS
 from cloister.e2b.envd import VERSION
 from cloister.e2b.measured import cpu_count
 from cloister.model import Limits
@@ -32,8 +33,8 @@ def connection(visit: Visit, resident: Resident) -> dict[str, Any]:
         "clientID": "cloister",
         "alias": box.terms.template,
         "envdVersion": VERSION,
-        "envdAccessToken": box.token,
-        "trafficAccessToken": box.traffic_token,
+        "envdAccessToken": box.token_for(visit.caller.token),
+        "trafficAccessToken": box.traffic_token_for(visit.caller.token),
         "domain": visit.domain,
     }
 
@@ -81,7 +82,8 @@ def detailed_asleep(visit: Visit, sleeper: Sleeper) -> dict[str, Any]:
     """Return all that is told of a sandbox that is paused without its memory."""
     id = public_id(sleeper.row.id)
     terms = terms_of(dict(sleeper.row.notes))
-    shown = _further(terms, _told(visit, visit.desk.boxes.token(id)), visit.domain)
+    token = visit.desk.boxes.derived.make(visit.caller.token, id, ACCESS)
+    shown = _further(terms, token if _may_be_told(visit) else None, visit.domain)
     return {**listed_asleep(sleeper), **shown, "pauseMode": "filesystem"}
 
 
@@ -104,12 +106,13 @@ def _listed(id: str, terms: Terms, limits: Limits, metadata: dict[str, str]) -> 
 
 
 def _details(visit: Visit, box: Box) -> dict[str, Any]:
-    return _further(box.terms, _told(visit, box.token), visit.domain)
+    token = box.token_for(visit.caller.token) if _may_be_told(visit) else None
+    return _further(box.terms, token, visit.domain)
 
 
-def _told(visit: Visit, token: str) -> str | None:
+def _may_be_told(visit: Visit) -> bool:
     # It runs programs and writes files, which whoever may only look may not.
-    return token if visit.caller.allows("sandboxes:write") else None
+    return visit.caller.allows("sandboxes:write")
 
 
 def _further(terms: Terms, token: str | None, domain: str) -> dict[str, Any]:

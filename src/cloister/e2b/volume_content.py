@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import hmac
 import posixpath
 from collections.abc import AsyncGenerator, AsyncIterator
 from datetime import UTC, datetime
@@ -18,6 +17,7 @@ from cloister.e2b import fields
 from cloister.e2b.answers import empty_answer, json_answer, patiently, read_json
 from cloister.e2b.connect import send_until_gone
 from cloister.e2b.control import Desk
+from cloister.e2b.derived import VOLUME, VOLUME_READ
 from cloister.e2b.heard import hear_tenant
 from cloister.e2b.refusal import CallRefused, refusal_of
 from cloister.errors import CloisterError, NotFound
@@ -25,6 +25,8 @@ from cloister.model import User, VolumeMount, parse_name
 from cloister.policy import Policy
 from cloister.sandbox import Entry, Sandbox
 from cloister.server.tenancy import Names, TenantName, parse_tenant
+from cloister.server.tokens import Caller
+from cloister.server.while_valid import LET_IN_BY
 
 _PLACE = "/volume"
 _MOST_ENTRIES = 10_000
@@ -36,10 +38,11 @@ _TYPES = {"file": "file", "directory": "directory", "link": "symlink"}
 _turns: dict[str, asyncio.Semaphore] = {}
 
 
-def volume_token(desk: Desk, tenant: TenantName, name: str, *, may_write: bool) -> str:
-    """Return what opens the content of a volume; it says whose the volume is."""
-    purpose = "volume" if may_write else "volume-read"
-    return f"{tenant}.{desk.boxes.token(f'{tenant}:{name}', purpose)}"
+def volume_token(desk: Desk, caller: Caller, name: str) -> str:
+    """Return what opens the content of a volume for a caller; it says whose the volume is."""
+    purpose = VOLUME if caller.allows("volumes:write") else VOLUME_READ
+    made = desk.boxes.derived.make(caller.token, f"{caller.tenant}:{name}", purpose)
+    return f"{caller.tenant}.{made}"
 
 
 async def answer(desk: Desk, request: Request) -> Response:
@@ -56,7 +59,7 @@ async def answer(desk: Desk, request: Request) -> Response:
 async def _answer(desk: Desk, request: Request) -> Response:
     _, _, rest = request.url.path.partition("/volumecontent/")
     name, _, part = rest.partition("/")
-    tenant = _require_token(desk, request, name)
+    tenant = await _require_token(desk, request, name)
     hear_tenant(request.scope, tenant, "/volumecontent/{}", "volume")
     await desk.house.fleet.shelves.volume(tenant, name)
     desk.house.access.hold(request.scope, tenant)
@@ -95,27 +98,27 @@ async def _answer(desk: Desk, request: Request) -> Response:
     raise CallRefused("unimplemented", f"{request.method} of {part[:64]} is not served here")
 
 
-def _require_token(desk: Desk, request: Request, name: str) -> TenantName:
-    kind, _, token = request.headers.get("authorization", "").partition(" ")
+async def _require_token(desk: Desk, request: Request, name: str) -> TenantName:
+    kind, _, text = request.headers.get("authorization", "").partition(" ")
+    whose, _, token = text.partition(".")
     wrong = CallRefused("unauthenticated", "the token is not that of this volume")
     if kind.lower() != "bearer":
         raise wrong
     try:
-        tenant = parse_tenant(token.partition(".")[0])
+        tenant = parse_tenant(whose)
         parse_name(name, "volume name")
     except CloisterError:
         raise wrong from None
-    if _is(volume_token(desk, tenant, name, may_write=True), token):
-        return tenant
-    if not _is(volume_token(desk, tenant, name, may_write=False), token):
-        raise wrong
-    if request.method != "GET":
-        raise CallRefused("permission_denied", "this token may only read; see volumes:write")
+    derived, what = desk.boxes.derived, f"{tenant}:{name}"
+    key = await derived.key_of(token, what, VOLUME)
+    if key is None:
+        key = await derived.key_of(token, what, VOLUME_READ)
+        if key is None:
+            raise wrong
+        if request.method != "GET":
+            raise CallRefused("permission_denied", "this token may only read; see volumes:write")
+    request.scope[LET_IN_BY] = key
     return tenant
-
-
-def _is(right: str, given: str) -> bool:
-    return hmac.compare_digest(right.encode(), given.encode())
 
 
 @contextlib.asynccontextmanager

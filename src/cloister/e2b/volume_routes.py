@@ -59,8 +59,7 @@ async def remove(visit: Visit) -> Response:
 
 
 def _shown(visit: Visit, name: str) -> dict[str, Any]:
-    may_write = visit.caller.allows("volumes:write")
-    token = volume_token(visit.desk, visit.caller.tenant, name, may_write=may_write)
+    token = volume_token(visit.desk, visit.caller, name)
     return {"volumeID": name, "name": name, "token": token, "domain": visit.domain}
 
 

@@ -13,6 +13,7 @@ from cloister.server.discretion import answer_owner
 from cloister.server.fleet import Fleet
 from cloister.server.tenancy import TenantName
 from cloister.server.tokens import OWNER_CALLER, Caller, Role, Tokens
+from cloister.server.while_valid import LET_IN_BY
 
 # Set by the entrance of a listener, never by anything that a client sends.
 TRUSTED = "cloister.trusted"
@@ -36,6 +37,7 @@ class Access:
         else:
             self.require_host(connection)
             caller = await self.tokens.caller(bearer(connection))
+            connection.scope[LET_IN_BY] = caller.token
         answer_owner(caller.role is Role.ADMIN)
         self.hold(connection.scope, caller.tenant)
         return caller

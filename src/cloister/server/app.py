@@ -29,6 +29,7 @@ from cloister.server.routes import conversations, endpoints
 from cloister.server.settings import Settings
 from cloister.server.tokens import Tokens
 from cloister.server.traces import open_traces
+from cloister.server.while_valid import AnswerWhileValid
 from cloister.store.place import state_directory
 
 
@@ -66,14 +67,16 @@ class App:
         self._router = Router(routes, redirect_slashes=False, default=_not_found)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        answering = AnswerWhileValid(self.house.access.tokens, scope, send)
         try:
             for door in self.doors:
                 if door.takes(scope):
                     with self._traced(door, scope):
-                        await door(scope, receive, send)
+                        await door(scope, receive, answering.send)
                     return
-            await self._router(scope, receive, send)
+            await self._router(scope, receive, answering.send)
         finally:
+            answering.close()
             self.house.access.release(scope)
 
     def _traced(self, door: Door, scope: Scope) -> AbstractContextManager[object]:

@@ -34,9 +34,14 @@ def _reset(transport: asyncio.Transport) -> None:
 
 async def cut_off(scope: Scope, receive: Receive) -> None:
     """Break the connection; what was sent at the very last may not arrive."""
+    close_connection(scope)
+    while (await receive())["type"] != "http.disconnect":
+        continue
+
+
+def close_connection(scope: Scope) -> None:
+    """Break the connection of a request, which then has no client any more."""
     close = scope.get("extensions", {}).get(_EXTENSION)
     if close is None:
         raise RuntimeError("the server of this application does not close connections for it")
     close()
-    while (await receive())["type"] != "http.disconnect":
-        continue

@@ -112,7 +112,7 @@ def websocket_of(one: Conversation, access: Access, observation: Observation) ->
                 raise
             except Exception as error:
                 status = status_of(error)
-                await _refuse(websocket, error, id)
+                await refuse(websocket, error, id)
             finally:
                 tenant = None if caller is None else caller.tenant
                 traced.answered(status, id, tenant, websocket.path_params.get("id"))
@@ -127,7 +127,7 @@ def _sandbox(connection: HTTPConnection, caller: Caller, is_inside: bool) -> str
     return id if caller.sandbox in (None, id) else None
 
 
-async def _refuse(websocket: WebSocket, error: Exception, id: str) -> None:
+async def refuse(websocket: WebSocket, error: Exception, id: str) -> None:
     """Say why, as far as the client still listens."""
     if websocket.application_state.name == "CONNECTING":
         # Before the handshake it is an answer like any other.

@@ -12,9 +12,10 @@ from starlette.responses import HTMLResponse, PlainTextResponse, Response
 from starlette.routing import BaseRoute, Route, WebSocketRoute
 from starlette.websockets import WebSocket
 
+from cloister.errors import TokenRefused
 from cloister.server.access import Access
 from cloister.server.call import Call
-from cloister.server.endpoint import new_request_id
+from cloister.server.endpoint import new_request_id, refuse
 from cloister.server.metrics import render_metrics
 from cloister.server.observation import Linked, Observation
 from cloister.server.openapi import describe_api, describe_page
@@ -22,6 +23,7 @@ from cloister.server.port_proxy import carry_messages, carry_request, require_ad
 from cloister.server.problems import problem_response
 from cloister.server.routes import conversations, endpoints
 from cloister.server.tokens import OWNER_CALLER
+from cloister.server.while_valid import LET_IN_BY, WhileValid
 
 _SWITCHED = 101
 _METHODS = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"]
@@ -65,20 +67,22 @@ def open_routes(access: Access, observation: Observation) -> list[BaseRoute]:
     async def linked(request: Request) -> Response:
         id, begun = new_request_id(), time.monotonic()
         try:
-            tenant, sandbox, port = fleet.links.open(request.path_params["link"])
+            to = await fleet.links.open(request.path_params["link"], access.tokens)
         except Exception as error:
             return problem_response(error, id)
+        request.scope[LET_IN_BY] = to.token
+        # Whoever has the link acts for its tenant, at this port and nowhere else.
+        caller = replace(OWNER_CALLER, tenant=to.tenant, token=to.token)
         try:
-            access.hold(request.scope, tenant, visits=True)
-            # Whoever has the link acts for its tenant, at this port and nowhere else.
-            call = Call(request, replace(OWNER_CALLER, tenant=tenant), fleet, id)
-            body = call.chunks(fleet.settings.upload_bytes)
-            resident = fleet.find(tenant, sandbox)
+            access.hold(request.scope, to.tenant, visits=True)
+            body = Call(request, caller, fleet, id).chunks(fleet.settings.upload_bytes)
+            resident = fleet.find(to.tenant, to.sandbox)
             await fleet.rouse(resident)
-            response = await carry_request(resident.sandbox, port, request, body)
+            with WhileValid(access.tokens, caller):
+                response = await carry_request(resident.sandbox, to.port, request, body)
         except Exception as error:
             response = problem_response(error, id)
-        whose = Linked(tenant, sandbox)
+        whose = Linked(to.tenant, to.sandbox)
         observation.linked(request.method, request, whose, response.status_code, begun, id)
         return response
 
@@ -87,14 +91,14 @@ def open_routes(access: Access, observation: Observation) -> list[BaseRoute]:
         # link itself has none, because its pages are sandboxed.
         id, begun = new_request_id(), time.monotonic()
         try:
-            tenant, sandbox, port = fleet.links.open(websocket.path_params["link"])
+            to = await fleet.links.open(websocket.path_params["link"], access.tokens)
         except Exception as error:
             await websocket.send_denial_response(problem_response(error, id))
             return
         status = _SWITCHED
         try:
-            access.hold(websocket.scope, tenant, visits=True)
-            resident = fleet.find(tenant, sandbox)
+            access.hold(websocket.scope, to.tenant, visits=True)
+            resident = fleet.find(to.tenant, to.sandbox)
             await fleet.rouse(resident)
             require_address(websocket.scope)
         except Exception as error:
@@ -102,9 +106,14 @@ def open_routes(access: Access, observation: Observation) -> list[BaseRoute]:
             status = refusal.status_code
             await websocket.send_denial_response(refusal)
         else:
-            await carry_messages(resident.sandbox, port, websocket)
+            caller = replace(OWNER_CALLER, tenant=to.tenant, token=to.token)
+            try:
+                with WhileValid(access.tokens, caller):
+                    await carry_messages(resident.sandbox, to.port, websocket)
+            except TokenRefused as error:
+                await refuse(websocket, error, id)
         finally:
-            whose = Linked(tenant, sandbox)
+            whose = Linked(to.tenant, to.sandbox)
             observation.linked("WEBSOCKET", websocket, whose, status, begun, id)
 
     return [

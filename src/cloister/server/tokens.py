@@ -171,6 +171,9 @@ class Tokens:
 
     async def is_valid(self, id: str) -> bool:
         """Whether a token that was valid still is; where that cannot be found out it is not."""
+        if id == OWNER_CALLER.token:
+            # Who comes by the unix socket has none that could be revoked.
+            return True
         try:
             row = await self._row(id)
         except CloisterError:

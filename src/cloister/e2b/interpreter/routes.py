@@ -21,6 +21,7 @@ from cloister.e2b.interpreter.lines import line_of
 from cloister.e2b.refusal import CallRefused, SandboxOver, refusal_of
 from cloister.errors import CloisterError
 from cloister.server.cut_off import cut_off
+from cloister.server.while_valid import LET_IN_BY
 
 PORT = 49999
 _KEEPALIVE_S = 5.0
@@ -44,18 +45,23 @@ async def answer(box: Box, request: Request) -> Response:
         return PlainTextResponse(refused.message, refused.status)
 
 
-def is_opened_by(box: Box, request: Request) -> bool:
+async def is_opened_by(box: Box, request: Request) -> bool:
     """Whether whoever sends a request has shown what it needs."""
     # Only /execute comes with the token; the others name ids that nobody can guess.
     token = request.headers.get("x-access-token")
-    return box.is_opened_by(token) or (token is None and request.url.path != "/execute")
+    if token is None:
+        return request.url.path != "/execute"
+    key = await box.key_of(token)
+    if key is not None:
+        request.scope[LET_IN_BY] = key
+    return key is not None
 
 
 async def _answer(box: Box, request: Request) -> Response:
     path = request.url.path
     if path == "/health":
         return json_answer("OK")
-    if not is_opened_by(box, request):
+    if not await is_opened_by(box, request):
         reason = "the access token is not that of this sandbox"
         if "x-access-token" not in request.headers:
             reason = "no access token; clients send it from e2b-code-interpreter 2.0 on"

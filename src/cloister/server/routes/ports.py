@@ -15,6 +15,7 @@ from cloister.errors import RequestError
 from cloister.model import quote
 from cloister.server.call import Call
 from cloister.server.endpoint import Conversation, Endpoint
+from cloister.server.links import Place
 from cloister.server.port_proxy import carry_messages, carry_request
 
 _PIECE_BYTES = 64 * 1024
@@ -95,7 +96,8 @@ async def _link(call: Call) -> Link:
     wanted = await call.body(LinkRequest)
     if not 0 < wanted.seconds <= _LONGEST_LINK_S:
         raise RequestError(f"seconds is {wanted.seconds:g}; it may be up to {_LONGEST_LINK_S:g}")
-    signed = call.fleet.links.sign(resident.tenant, resident.id, port, wanted.seconds)
+    place = Place(resident.tenant, resident.id, port, call.caller.token)
+    signed = call.fleet.links.sign(place, wanted.seconds)
     return Link(f"/links/{signed}/")
 
 
