@@ -126,7 +126,7 @@ fn usage() -> ExitCode {
          cell machine LAYERS [kept] [shown=COUNT] [volumes=COUNT] | \
          cell execute DESCRIPTORS PROGRAM [ARGUMENT...] | cell pages PID BASE OUT [LISTED] | \
          cell format range FIRST|own|slice FIRST UIDS GIDS UID_HELPER GID_HELPER FILES OUT TREE|- \
-         PROGRAM [ARGUMENT...] | \
+         COUNT [HIDDEN...] PROGRAM [ARGUMENT...] | \
          cell warden PROGRAM [ARGUMENT...] -- SAVER [ARGUMENT...] | cell ticks | cell steps | cell syscalls"
     );
     ExitCode::from(2)

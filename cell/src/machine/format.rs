@@ -28,8 +28,9 @@ const REFUSED: &[&str] = &["clone", "clone3", "fork", "vfork", "socket", "socket
 /// The last of what is inherited: whatever else is open stays outside.
 const STANDARD: [i32; 3] = [0, 1, 2];
 
-/// `range FIRST | own | slice FIRST UIDS GIDS UID_HELPER GID_HELPER`, then `FILES OUT TREE|- ARGUMENT...`: execute the
-/// program that FILES names itself for under these ids. None is for arguments that mean nothing.
+/// `range FIRST | own | slice FIRST UIDS GIDS UID_HELPER GID_HELPER`, then `FILES OUT TREE|- COUNT HIDDEN... ARGUMENT...`:
+/// execute the program that FILES names itself for under these ids; of the tree it finds so many paths empty. None is
+/// for arguments that mean nothing.
 pub fn run(arguments: &[String]) -> Option<io::Result<i32>> {
     let (ids, rest) = match arguments {
         [word, first, rest @ ..] if word == "range" => (Ids::Range(first.parse().ok()?), rest),
@@ -41,8 +42,21 @@ pub fn run(arguments: &[String]) -> Option<io::Result<i32>> {
         }
         _ => return None,
     };
-    let [files, out, tree, words @ ..] = rest else { return None };
-    Some(begin(&ids, files, out, (tree != "-").then_some(tree.as_str()), words))
+    let [files, out, tree, count, rest @ ..] = rest else { return None };
+    let count: usize = count.parse().ok().filter(|count| *count <= rest.len())?;
+    let (hidden, words) = rest.split_at(count);
+    let tree = (tree != "-").then_some(tree.as_str());
+    Some(begin(&ids, &Given { files, out, tree, hidden, words }))
+}
+
+/// What the program is given, by the names that it has outside.
+struct Given<'a> {
+    files: &'a str,
+    out: &'a str,
+    tree: Option<&'a str>,
+    /// Paths below the tree.
+    hidden: &'a [String],
+    words: &'a [String],
 }
 
 /// Whose ids the program has.
@@ -71,7 +85,7 @@ struct Identity {
     has_groups: bool,
 }
 
-fn begin(ids: &Ids, files: &str, out: &str, tree: Option<&str>, words: &[String]) -> io::Result<i32> {
+fn begin(ids: &Ids, given: &Given) -> io::Result<i32> {
     die_with_caller()?;
     let whole = |first: u32| Identity {
         map: format!("0 {first} {IDS}\n"),
@@ -80,11 +94,9 @@ fn begin(ids: &Ids, files: &str, out: &str, tree: Option<&str>, words: &[String]
         has_groups: true,
     };
     match ids {
-        Ids::Range(first) => match enclose(&whole(*first), files, out, tree, words) {
+        Ids::Range(first) => match enclose(&whole(*first), given) {
             // The tree is on a filesystem that shows no other owners than its own.
-            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
-                enclose(&whole(0), files, out, tree, words)
-            }
+            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => enclose(&whole(0), given),
             other => other,
         },
         Ids::Own => {
@@ -93,7 +105,7 @@ fn begin(ids: &Ids, files: &str, out: &str, tree: Option<&str>, words: &[String]
             write_maps(process::getpid(), &format!("0 {uid} 1\n"), &format!("0 {gid} 1\n"), false)?;
             die_with_caller()?;
             let own = Identity { map: "0 0 1\n".into(), user: 0, owner: None, has_groups: false };
-            enclose(&own, files, out, tree, words)
+            enclose(&own, given)
         }
         Ids::Slice { first, users, groups } => {
             rootless::enter_ranges((&users.0, &users.1), (&groups.0, &groups.1))?;
@@ -101,7 +113,7 @@ fn begin(ids: &Ids, files: &str, out: &str, tree: Option<&str>, words: &[String]
             // It reads and writes by its capabilities, for which the owner has to have an id in there, and is
             // somebody else.
             let map = format!("0 0 1\n1 {first} 1\n");
-            enclose(&Identity { map, user: 1, owner: None, has_groups: true }, files, out, tree, words)
+            enclose(&Identity { map, user: 1, owner: None, has_groups: true }, given)
         }
     }
 }
@@ -117,23 +129,18 @@ struct Shown {
     tree: Option<OwnedFd>,
 }
 
-fn enclose(
-    identity: &Identity,
-    files: &str,
-    out: &str,
-    tree: Option<&str>,
-    words: &[String],
-) -> io::Result<i32> {
+fn enclose(identity: &Identity, given: &Given) -> io::Result<i32> {
     let quiet = mount::ATTR_NOSUID | mount::ATTR_NODEV;
     let open = |path: &str| mount::open_tree(libc::AT_FDCWD, path.as_bytes()).map_err(|e| during(e, path));
-    let shown = Shown { files: open(files)?, out: open(out)?, tree: tree.map(open).transpose()? };
+    let shown =
+        Shown { files: open(given.files)?, out: open(given.out)?, tree: given.tree.map(open).transpose()? };
     mount::set_attributes(&shown.files, quiet | mount::ATTR_RDONLY, None)?;
     mount::set_attributes(&shown.out, quiet | mount::ATTR_NOEXEC, None)?;
     let size = fd::fstat(&shown.out)?.st_size as u64;
     let (ours, theirs) = socket::pair(libc::SOCK_SEQPACKET)?;
     let (pid, pidfd) = match process::clone_into(NAMESPACES, None)? {
         Forked::Child => {
-            let error = enter(&theirs, &shown, identity, size, words);
+            let error = enter(&theirs, &shown, identity, size, given);
             eprintln!("cell: {error}");
             process::exit(1)
         }
@@ -180,14 +187,14 @@ fn write_maps(pid: Pid, users: &str, groups: &str, has_groups: bool) -> io::Resu
 }
 
 /// In the child. Returns only the reason it could not.
-fn enter(theirs: &OwnedFd, shown: &Shown, identity: &Identity, size: u64, words: &[String]) -> io::Error {
+fn enter(theirs: &OwnedFd, shown: &Shown, identity: &Identity, size: u64, given: &Given) -> io::Error {
     let prepared = wait_for_ids(theirs)
         .and_then(|()| process::keep_capabilities_across_ids())
         .and_then(|()| process::become_user(identity.user, identity.user, identity.has_groups))
         .and_then(|()| die_with(theirs))
-        .and_then(|()| build(shown))
+        .and_then(|()| build(shown, given.hidden))
         .and_then(|()| lock(size))
-        .and_then(|()| words.iter().map(cstring).collect::<io::Result<Vec<_>>>());
+        .and_then(|()| given.words.iter().map(cstring).collect::<io::Result<Vec<_>>>());
     match (prepared, cstring(CONFIGURATION)) {
         (Ok(argv), Ok(configuration)) if !argv.is_empty() => {
             process::execve(&argv[0], &argv, &[configuration])
@@ -221,7 +228,7 @@ const CONFIGURATION: &str = "MKE2FS_CONFIG=/files/mke2fs.conf";
 /// Where its root is mounted, for nobody but itself: a directory that every host has.
 const POINT: &[u8] = b"/usr";
 
-fn build(shown: &Shown) -> io::Result<()> {
+fn build(shown: &Shown, hidden: &[String]) -> io::Result<()> {
     mount::make_private()?;
     let options = b"size=64k,nr_inodes=16,mode=0755";
     mount::mount("tmpfs", POINT, "tmpfs", libc::MS_NOSUID | libc::MS_NODEV, options)
@@ -237,10 +244,38 @@ fn build(shown: &Shown) -> io::Result<()> {
     mount::attach(&shown.files, &place("files")?).map_err(|e| during(e, "attaching the program"))?;
     if let Some(tree) = &shown.tree {
         mount::attach(tree, &place("tree")?).map_err(|e| during(e, "attaching the tree"))?;
+        if !hidden.is_empty() {
+            cover(&root, hidden)?;
+        }
     }
     mount::fchdir(&root)?;
     mount::pivot_here()
 }
+
+/// Have it find nothing where the tree has what is not to be on the disk. What is gone meanwhile is not.
+fn cover(root: &OwnedFd, hidden: &[String]) -> io::Result<()> {
+    let at = root.as_raw_fd();
+    mount::mkdirat(at, EMPTY, 0)?;
+    let directory = fd::openat(at, EMPTY, libc::O_PATH | libc::O_DIRECTORY, 0)?;
+    let file = fd::openat(at, NOTHING, libc::O_CREAT | libc::O_EXCL | libc::O_WRONLY, 0)?;
+    let tree = fd::openat(at, "tree", libc::O_PATH | libc::O_DIRECTORY, 0)?;
+    let flags = mount::ATTR_RDONLY | mount::ATTR_NOSUID | mount::ATTR_NODEV | mount::ATTR_NOEXEC;
+    for path in hidden {
+        let (place, walk) = (tree.as_raw_fd(), mount::Walk::NoLinks);
+        let target = match mount::open_beneath(place, path.as_bytes(), libc::O_PATH, 0, walk) {
+            Err(error) if error.raw_os_error() == Some(libc::ENOENT) => continue,
+            other => other.map_err(|e| during(e, format!("hiding {path}")))?,
+        };
+        let is_directory = fd::fstat(&target)?.st_mode & libc::S_IFMT == libc::S_IFDIR;
+        let empty = mount::open_tree(if is_directory { &directory } else { &file }.as_raw_fd(), b"")?;
+        mount::set_attributes(&empty, flags, None)?;
+        mount::attach(&empty, &target).map_err(|e| during(e, format!("hiding {path}")))?;
+    }
+    Ok(())
+}
+
+const EMPTY: &[u8] = b"empty";
+const NOTHING: &[u8] = b"nothing";
 
 fn lock(size: u64) -> io::Result<()> {
     fd::close_all_but(&STANDARD)?;

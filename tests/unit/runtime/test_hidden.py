@@ -41,6 +41,11 @@ def test_what_others_may_neither_read_nor_execute_is_hidden_and_nothing_else(tre
     assert names(found, tree) == ["closed", "group", "half", "passable/inside", "secret"]
 
 
+def test_who_copies_without_being_root_leaves_out_what_others_may_not_read(tree: Path) -> None:
+    found = hidden.walk(below(tree), copied=True).hidden
+    assert names(found, tree) == ["closed", "group", "half", "passable", "run", "secret"]
+
+
 def test_a_file_that_came_since_is_seen_and_what_stayed_is_not_walked_again(
     tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import threading
 from pathlib import Path
 
 import pytest
 
-from cloister.errors import RequestError
+from cloister.errors import HostError, RequestError
 from cloister.runtime.microvm import host_disks
 from cloister.runtime.microvm.host_disks import LOOK_S, HostDisks, host_disk
 from cloister.runtime.microvm.place import SETTING
 
+SECRET = b"a key that only root may read"
 OLD, NEW = b"#!/bin/old of these bytes", b"#!/bin/new of these bytes"
 
 
@@ -96,3 +98,70 @@ def test_a_disk_that_cannot_be_made_leaves_the_one_there_is(programs: Path) -> N
     assert disks.current(source) == first
     with pytest.raises(RequestError):
         host_disk(programs.parent)
+
+
+@pytest.fixture
+def hiding(programs: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Have them for the host's own programs, of which some is for its root alone."""
+    top = programs.parent
+    names = (str(top).lstrip("/"),)
+    monkeypatch.setattr(host_disks, "host_programs", lambda: (names, ()))
+    (top / "keys").mkdir()
+    for path in (top / "keys" / "inside", programs / "key"):
+        path.write_bytes(SECRET)
+    (top / "keys").chmod(0o700)
+    (programs / "key").chmod(0o600)
+    return top
+
+
+def told(disk: Path, question: str) -> str:
+    done = subprocess.run(["debugfs", "-R", question, disk], capture_output=True, check=True)
+    return done.stdout.decode()
+
+
+def test_what_only_root_may_read_is_on_no_disk_of_the_hosts_programs(hiding: Path) -> None:
+    disk = host_disk(hiding)
+    assert SECRET not in disk.read_bytes() and OLD in disk.read_bytes()
+    file, directory = told(disk, "stat /bin/key"), told(disk, "stat /keys")
+    assert "Mode:  0000" in file and "Size: 0" in file and "Mode:  0000" in directory
+    assert "inside" not in told(disk, "ls /keys") and "tool" in told(disk, "ls /bin")
+    # Nothing was done to the host's own.
+    assert (hiding / "bin" / "key").read_bytes() == SECRET
+
+
+def test_a_directory_that_somebody_has_named_is_on_its_disk_as_it_is(
+    hiding: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(host_disks, "host_programs", lambda: ((), ()))
+    assert SECRET in host_disk(hiding).read_bytes()
+
+
+def test_what_came_while_a_disk_was_written_is_not_on_it_either(
+    hiding: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    new, write_tree = hiding / "bin" / "new", host_disks.write_tree
+
+    def write_late(*given: object) -> None:
+        if not new.exists():
+            new.touch(mode=0o600)
+            new.write_bytes(SECRET)
+        write_tree(*given)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(host_disks, "write_tree", write_late)
+    disk = host_disk(hiding)
+    assert SECRET not in disk.read_bytes() and "new" in told(disk, "ls /bin")
+
+
+def test_programs_that_never_stand_still_are_an_error_and_leave_no_disk(
+    hiding: Path, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_tree = host_disks.write_tree
+
+    def write_late(directory: Path, to: Path, hidden: tuple[str, ...]) -> None:
+        (hiding / "bin" / f"new{len(hidden)}").touch(mode=0o600)
+        write_tree(directory, to, hidden)
+
+    monkeypatch.setattr(host_disks, "write_tree", write_late)
+    with pytest.raises(HostError, match="changes while a disk"):
+        host_disk(hiding)
+    assert not [path for path in place.iterdir() if ".img" in path.name and path.stat().st_size]

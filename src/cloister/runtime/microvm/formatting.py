@@ -27,13 +27,24 @@ _MOST_SAID_BYTES = 16 * 1024
 _FILES, _TREE, _DISK = "/files", "/tree", "/out"
 
 
-def format_disk(disk: Path, words: Sequence[str], directory: Path | None) -> None:
-    """Have mke2fs make the filesystem on a file that is there, with what is in a directory."""
+def format_disk(
+    disk: Path, words: Sequence[str], directory: Path | None, hidden: Sequence[str] = ()
+) -> None:
+    """Have mke2fs make the filesystem on a file that is there, with what is in a directory.
+
+    Of that it finds what is `hidden`, paths below it, empty and for nobody.
+    """
     tree = [] if directory is None else ["-d", _TREE]
-    enclosed(program_files(), disk, directory, [*words, *tree, _DISK])
+    enclosed(program_files(), disk, directory, [*words, *tree, _DISK], hidden)
 
 
-def enclosed(files: Path, disk: Path, directory: Path | None, words: Sequence[str]) -> None:
+def enclosed(
+    files: Path,
+    disk: Path,
+    directory: Path | None,
+    words: Sequence[str],
+    hidden: Sequence[str] = (),
+) -> None:
     """Execute the program in `files` where it sees that, the disk and the directory alone.
 
     It has ids of its own, no network, no other process, only the file as large as it is to write
@@ -41,11 +52,11 @@ def enclosed(files: Path, disk: Path, directory: Path | None, words: Sequence[st
     """
     loader = [f"{_FILES}/lib/{LOADER}", "--library-path", f"{_FILES}/lib", f"{_FILES}/{PROGRAM}"]
     tree = "-" if directory is None else os.path.realpath(directory)
-    places = [os.path.realpath(files), os.path.realpath(disk), tree]
+    places = [os.path.realpath(files), os.path.realpath(disk), tree, str(len(hidden)), *hidden]
     reading, writing = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
     try:
         # What does not fit into the pipe is lost: nobody reads while it runs.
-        with ids_for(directory) as ids:
+        with ids_for(directory, hidden) as ids:
             done = subprocess.run(
                 [str(cell_binary()), "format", *ids, *places, *loader, *words],
                 stdin=subprocess.DEVNULL,
@@ -70,7 +81,7 @@ def enclosed(files: Path, disk: Path, directory: Path | None, words: Sequence[st
 
 
 @contextlib.contextmanager
-def ids_for(directory: Path | None) -> Iterator[tuple[str, ...]]:
+def ids_for(directory: Path | None, hidden: Sequence[str] = ()) -> Iterator[tuple[str, ...]]:
     """Lend ids that nothing else has, in the words of `cell format`.
 
     An ordinary user's are one of their sub-ids; without any, or where it could not read all of the
@@ -80,7 +91,7 @@ def ids_for(directory: Path | None) -> Iterator[tuple[str, ...]]:
         yield ("range", str(DISK_MAKER))
         return
     sub_ids = find_sub_ids()
-    if sub_ids is None or (directory is not None and not _readable_by_another(directory)):
+    if sub_ids is None or (directory is not None and not _readable_by_another(directory, hidden)):
         yield ("own",)
         return
     pool = IdPool.of_person(runtime_directory() / "ids", sub_ids.count)
@@ -91,11 +102,15 @@ def ids_for(directory: Path | None) -> Iterator[tuple[str, ...]]:
         pool.close()
 
 
-def _readable_by_another(directory: Path) -> bool:
-    """Whether all of it is ours in both ways, which capabilities reach, or everybody's to read."""
+def _readable_by_another(directory: Path, hidden: Sequence[str] = ()) -> bool:
+    """Whether what is not hidden is ours in both ways, which capabilities reach, or everybody's."""
     own = (os.geteuid(), os.getegid())
+    passed_over = {os.path.join(directory, path) for path in hidden}
     for place, directories, files in os.walk(directory):
+        directories[:] = [each for each in directories if f"{place}/{each}" not in passed_over]
         for name in (*directories, *files, "."):
+            if f"{place}/{name}" in passed_over:
+                continue
             status = os.lstat(os.path.join(place, name))
             needed = 0o005 if stat.S_ISDIR(status.st_mode) else 0o004
             is_read = stat.S_ISDIR(status.st_mode) or stat.S_ISREG(status.st_mode)

@@ -15,12 +15,16 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from cloister.errors import CloisterError
-from cloister.runtime.microvm.images import etc_image, layer_disk
-from cloister.runtime.microvm.place import machine_directory
+from cloister.errors import CloisterError, HostError
+from cloister.runtime.microvm.images import etc_image, write_tree
+from cloister.runtime.microvm.place import machine_directory, made_once
+from cloister.runtime.namespace.hidden import walk
+from cloister.runtime.namespace.rootfs import host_programs
 
 # How old the last look at every file may be.
 LOOK_S = 600.0
+PREFIX = "host-"
+_ATTEMPTS = 3
 
 
 class HostDisks:
@@ -74,14 +78,46 @@ def host_disk(directory: Path) -> Path:
     if known is not None:
         shape, _ = _look_at(directory, files=False)
         if shape == known[0]:
-            return layer_disk(directory, "-".join(known))
+            return _disk(directory, known)
     # Before the disk is made: what changes meanwhile is found by the next look.
     found = _look_at(directory, files=True)
-    disk = layer_disk(directory, "-".join(found))
+    disk = _disk(directory, found)
     part = note.with_name(f"{note.name}.{os.getpid()}.{threading.get_ident()}.part")
     part.write_text(json.dumps(found))
     os.rename(part, note)
     return disk
+
+
+def _disk(directory: Path, found: tuple[str, str]) -> Path:
+    """Return the disk that was made of a directory when it was as was found, or make it."""
+    return made_once(f"{PREFIX}{'-'.join(found)}.img", lambda to: _write(directory, to))
+
+
+def _write(directory: Path, to: Path) -> None:
+    """Write a disk without what only root may read: whoever is root in a machine is not this one.
+
+    What came while it was written may be on it; then it is written again.
+    """
+    hidden = _hidden_in(directory)
+    for _ in range(_ATTEMPTS):
+        write_tree(directory, to, hidden)
+        before, hidden = hidden, _hidden_in(directory)
+        if set(hidden) <= set(before):
+            return
+        to.unlink()
+    raise HostError(
+        f"{directory} changes while a disk of it is made; try again when nothing is installed"
+    )
+
+
+def _hidden_in(directory: Path) -> tuple[str, ...]:
+    """Return the paths below a directory of the host's programs that are not for sandboxes."""
+    name = os.fspath(directory).lstrip("/")
+    if name not in host_programs()[0]:
+        # Somebody has named it to be shown.
+        return ()
+    found = walk((name,), copied=os.geteuid() != 0).hidden
+    return tuple(os.path.relpath(path, name) for path in found)
 
 
 def _read_note(note: Path) -> tuple[str, str] | None:

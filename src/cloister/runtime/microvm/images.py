@@ -8,7 +8,7 @@ import os
 import shutil
 import stat
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from cloister.errors import Exhausted
@@ -32,12 +32,7 @@ _FICLONE = 0x4004_9409
 
 def layer_image(directory: Path) -> Path:
     """Return a disk with what is in `directory`, made anew when any file of it has changed."""
-    return layer_disk(directory, _tree_key(directory))
-
-
-def layer_disk(directory: Path, key: str) -> Path:
-    """Return the disk that was made of `directory` when it was as the key says, or make it."""
-    return made_once(f"layer-{key}.img", lambda to: _write_image(directory, to))
+    return made_once(f"layer-{_tree_key(directory)}.img", lambda to: write_tree(directory, to))
 
 
 def smallest_root(cell: Path) -> Path:
@@ -222,10 +217,11 @@ def _add_status(digest: hashlib._Hash, name: str, status: os.stat_result) -> Non
     digest.update(f"{name}\0{facts}\0".encode("utf-8", "surrogateescape"))
 
 
-def _write_image(directory: Path, to: Path) -> None:
+def write_tree(directory: Path, to: Path, hidden: Sequence[str] = ()) -> None:
+    """Write a disk as large as what is in a directory; what is `hidden` there is empty on it."""
     used, count = _BLOCK, 1
     # Before it is walked: that goes as deep as the tree does.
-    require_short_paths(directory)
+    require_short_paths(directory, hidden)
     for path, directories, files in os.walk(directory):
         for name in (*directories, *files):
             status = os.lstat(os.path.join(path, name))
@@ -241,14 +237,14 @@ def _write_image(directory: Path, to: Path) -> None:
             f"{format_bytes(size)}; make room there",
             limit="disk",
         )
-    _format(to, size, count + _SPARE_INODES, directory)
+    _format(to, size, count + _SPARE_INODES, directory, hidden=hidden)
 
 
 def _write_etc(to: Path) -> None:
     with tempfile.TemporaryDirectory(dir=to.parent, prefix="etc.") as directory:
         top = Path(directory, "top")
         _lay_out_etc(top)
-        _write_image(top, to)
+        write_tree(top, to)
 
 
 def _lay_out_etc(top: Path) -> None:
@@ -291,13 +287,14 @@ def _format(
     *,
     journal: bool = False,
     owner: tuple[int, int] = (0, 0),
+    hidden: Sequence[str] = (),
 ) -> None:
     if directory is not None:
-        require_short_paths(directory)
+        require_short_paths(directory, hidden)
     with open(to, "xb") as file:
         file.truncate(size_bytes // _BLOCK * _BLOCK)
     words = ["-q", "-F", "-t", "ext4", "-b", str(_BLOCK), "-m", "0"]
     words += ["-O", _FEATURES if journal else f"^has_journal,{_FEATURES}"]
     whose = f"root_owner={owner[0]}:{owner[1]}"
     words += ["-E", f"lazy_itable_init=1,nodiscard,{whose}", "-N", str(inodes)]
-    format_disk(to, words, directory)
+    format_disk(to, words, directory, hidden)

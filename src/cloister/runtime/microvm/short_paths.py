@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 from cloister.errors import Unsupported
@@ -13,9 +14,13 @@ from cloister.errors import Unsupported
 MOST_PATH_BYTES = 1000
 
 
-def require_short_paths(directory: Path) -> None:
-    """Refuse a directory in which something lies too deep; links are not followed."""
+def require_short_paths(directory: Path, hidden: Sequence[str] = ()) -> None:
+    """Refuse a directory in which something lies too deep; links are not followed.
+
+    What is `hidden` of it is not looked into: it comes onto no disk.
+    """
     top = os.fsencode(directory)
+    passed_over = {os.path.join(top, os.fsencode(path)) for path in hidden}
     above = [top]
     while above:
         with os.scandir(above.pop()) as entries:
@@ -25,5 +30,5 @@ def require_short_paths(directory: Path) -> None:
                         f"{directory} has a path of more than {MOST_PATH_BYTES} bytes, and no disk "
                         "for a machine is made of such; make it shorter"
                     )
-                if entry.is_dir(follow_symlinks=False):
+                if entry.is_dir(follow_symlinks=False) and entry.path not in passed_over:
                     above.append(entry.path)

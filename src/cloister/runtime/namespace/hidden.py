@@ -125,8 +125,14 @@ def _is_as_it_was(seen: Seen, directories: tuple[str, ...]) -> bool:
         return False
 
 
-def walk(directories: tuple[str, ...]) -> Seen:
-    """Look at everything below directories of the host."""
+def walk(directories: tuple[str, ...], *, copied: bool = False) -> Seen:
+    """Look at everything below directories of the host.
+
+    Where it is `copied` by somebody other than root, what others cannot read is not to be had.
+    """
+    of_directories = _OTHERS_EXECUTE | _OTHERS_READ if copied else _OTHERS_EXECUTE
+    # What everybody may execute is a program, and no secret.
+    of_files = _OTHERS_READ if copied else _OTHERS_READ | _OTHERS_EXECUTE
     hidden: list[str] = []
     changed_ns: dict[str, int] = {}
     walked_at = time.time()
@@ -147,12 +153,11 @@ def walk(directories: tuple[str, ...]) -> Seen:
             except FileNotFoundError:
                 continue
             if stat.S_ISDIR(mode):
-                if mode & _OTHERS_EXECUTE:
+                if mode & of_directories == of_directories:
                     waiting.append(entry.path)
                 else:
                     hidden.append(entry.path[1:])
-            elif not mode & (_OTHERS_READ | _OTHERS_EXECUTE):
-                # What everybody may execute is a program, and no secret.
+            elif not mode & of_files:
                 hidden.append(entry.path[1:])
     return Seen(gathered(hidden, directories), changed_ns, walked_at)
 
