@@ -8,6 +8,8 @@ import pytest
 
 from cloister import Volume
 
+from .conftest import WALL
+
 # Each as a program inside would ask, of a directory that it owns. The second one makes a subvolume
 # and says which quota groups it is in: none.
 ASK = r"""
@@ -53,6 +55,8 @@ async def test_no_subvolume_is_made_inside_and_no_quota_escaped(
     async with make(volumes=["volume:/mnt/volume"], profile=profile) as sandbox:
         result = await sandbox.run(["python3", "-c", ASK])
     answers = json.loads(result.check().stdout)
-    assert answers.pop("clone") == ("done" if driver == "btrfs" else "ENOTSUP")
+    # A machine's volume is a disk with a filesystem of its own, whatever that lies in.
+    clones = driver == "btrfs" and WALL != "microvm"
+    assert answers.pop("clone") == ("done" if clones else "ENOTSUP")
     assert answers.pop("names") == ["one", "two"]
     assert set(answers.values()) == {"ENOTTY"}, answers
