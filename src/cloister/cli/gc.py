@@ -15,6 +15,7 @@ from cloister.cli.progress import Waiting
 from cloister.cli.table import print_table
 from cloister.cli.telling import note, short_bytes
 from cloister.node import open_store
+from cloister.node.collecting import collect_everything
 from cloister.store.names import called_names
 
 _DIGEST_SHOWN = 19
@@ -25,7 +26,7 @@ _DIGEST_SHOWN = 19
 @click.option("--json", "as_json", is_flag=True, help="Print what was removed as a JSON object.")
 def gc(dry_run: bool, as_json: bool) -> int:
     """Remove what nothing refers to: unnamed snapshots off the way of a kept sandbox, unnamed
-    images, and what crashes left.
+    images, old disks of the host's programs for machines, and what crashes left.
 
     Kept are named snapshots, what kept sandboxes stand on, what runs now, named images, and
     volumes. It may be interrupted anywhere and run again.
@@ -36,9 +37,8 @@ def gc(dry_run: bool, as_json: bool) -> int:
 
 
 async def _collect(dry_run: bool, as_json: bool) -> int:
-    store = await open_store()
     with Waiting("looking for what nothing refers to"):
-        done = await asyncio.to_thread(store.collect, dry_run=dry_run)
+        done = await collect_everything(dry_run=dry_run)
     return tell_collected({"dry_run": dry_run, **asdict(done)}, as_json)
 
 

@@ -52,7 +52,7 @@ async def seal(
     facts = {"runtime": runtime, "first_id": memory.first_id, "renewals": renewals}
     key = await asyncio.to_thread(memory_key)
     await asyncio.to_thread(
-        store.memories.seal, snapshot.id, memory.files, facts, key, most, memory.under
+        store.memories.seal, snapshot.id, memory.files, facts, key, most, memory.under, memory.disks
     )
 
 
@@ -78,6 +78,7 @@ async def unsealed(snapshot: Snapshot, policy: Policy) -> AsyncIterator[Memory]:
             renewal=Renewal(facts["renewals"], ""),
             under=tuple(name for name, _ in facts.get("under", ())),
             name=snapshot.id,
+            disks=store.memories.disks(snapshot.id, facts),
         )
         try:
             yield memory

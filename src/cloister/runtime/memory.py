@@ -39,7 +39,8 @@ class Memory:
 
     It may be what differs from other memories: `under` are their names, the lowest first, and they
     lie in the directory `under` of the files unless they are known to whoever saved it. `name` is
-    what it is kept as itself.
+    what it is kept as itself. `disks` are those that a machine reads which was saved: their names,
+    and where they lie; it can go on with no others.
     """
 
     files: Path
@@ -49,6 +50,7 @@ class Memory:
     standing: Guest | None = None
     under: tuple[str, ...] = ()
     name: str | None = None
+    disks: tuple[tuple[str, Path], ...] = ()
 
 
 @runtime_checkable

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import secrets
@@ -23,6 +24,9 @@ LAYERED = "memory"
 # In a directory of files, that with the memories they stand on, each a file called as it is.
 UNDER = "under"
 _SEALED, _PART, _PAUSED, _UNDER = ".sealed", ".part", ".paused", f".{UNDER}"
+_DISK = ".disk"
+# Whoever goes on needs those of then; what they say is not sealed, and is not secret.
+KeptDisks = tuple[tuple[str, Path], ...]
 
 
 class Memories:
@@ -30,7 +34,8 @@ class Memories:
 
     A memory may be what differs from others that it stands on. Each has links of its own to the
     sealed files of those (`SNAPSHOT.NAME.under`), so that whoever is removed takes nothing from
-    another, and with the last one they are gone.
+    another, and with the last one they are gone. So it has of disks that its machine reads
+    (`SNAPSHOT.NAME.disk`), where those are on the same filesystem.
     """
 
     def __init__(self, trees: Trees) -> None:
@@ -53,11 +58,12 @@ class Memories:
         key: bytes,
         most_bytes: int | None = None,
         under: Sequence[str] = (),
+        disks: KeptDisks = (),
     ) -> None:
         """Keep the files of a directory under a key; there is all of it or nothing.
 
         `under` are the memories it stands on, the lowest first; one of which there is none yet is
-        made of the file of its name in the directory `under` there.
+        made of the file of its name in the directory `under` there. `disks` are to stay as well.
         """
         make_private(self._directory)
         own = (entry.name for entry in files.iterdir() if not (under and entry.name == UNDER))
@@ -73,7 +79,8 @@ class Memories:
             stands_on = [
                 (name, self._link(snapshot, name, files / UNDER, key).hex()) for name in under
             ]
-            said = {**facts, "files": sizes, "under": stands_on}
+            reads = [self._keep_disk(snapshot, name, path) for name, path in disks]
+            said = {**facts, "files": sizes, "under": stands_on, "disks": reads}
             self._write(self._path(snapshot), snapshot, said, [files / name for name in names], key)
             _sync(self._directory)
         except BaseException:
@@ -100,6 +107,33 @@ class Memories:
         said = {"files": [(LAYERED, _plain_size(source))]}
         self._write(path, name, said, [source], key)
         return self._salt(path, name, key)
+
+    def _keep_disk(self, snapshot: str, name: str, path: Path) -> tuple[str, str, str]:
+        """Have a disk stay for as long as the snapshot; return how it is known."""
+        try:
+            identity = _identity(path)
+            with contextlib.suppress(FileExistsError):
+                os.link(path, self._disk(snapshot, name))
+        except FileNotFoundError:
+            raise HostError(
+                f"the disk {quote(name)}, which this machine reads, was removed meanwhile; start "
+                "it again before its memory is saved"
+            ) from None
+        except OSError as error:
+            if error.errno != errno.EXDEV:
+                raise
+            # It stays for as long as nobody removes it there, and is missed then.
+        return name, str(path), identity
+
+    def disks(self, snapshot: str, facts: Mapping[str, Any]) -> KeptDisks:
+        """Return the disks that go with a memory; one that is not there is where it would be."""
+        found = []
+        for name, path, identity in facts.get("disks", ()):
+            kept = self._disk(snapshot, name)
+            places = (kept, Path(path))
+            there = (place for place in places if place.exists() and _identity(place) == identity)
+            found.append((name, next(there, kept.with_suffix(".gone"))))
+        return tuple(found)
 
     def _salt(self, path: Path, name: str, key: bytes) -> bytes:
         with open(path, "rb") as file:
@@ -206,7 +240,7 @@ class Memories:
             return
         known = {row["id"] for row in self._trees.records.all("SELECT id FROM snapshots", ())}
         for path in self._directory.iterdir():
-            is_ours = path.suffix in (_SEALED, _UNDER)
+            is_ours = path.suffix in (_SEALED, _UNDER, _DISK)
             is_known = not is_ours or path.name.partition(".")[0] in known
             if path.suffix == _PART:
                 _remove_left(path)
@@ -218,6 +252,9 @@ class Memories:
 
     def _under(self, snapshot: str, name: str) -> Path:
         return self._directory / f"{snapshot}.{name}{_UNDER}"
+
+    def _disk(self, snapshot: str, name: str) -> Path:
+        return self._directory / f"{snapshot}.{name}{_DISK}"
 
     def _holding(self, name: str) -> Iterator[Path]:
         """Yield where the memory of a name lies: as its own, or below another."""
@@ -254,8 +291,15 @@ def remove_memories(state: Path, snapshots: Iterable[str]) -> None:
     directory = memory_directory(state)
     for snapshot in snapshots:
         (directory / f"{snapshot}{_SEALED}").unlink(missing_ok=True)
-        for path in directory.glob(f"{snapshot}.*{_UNDER}"):
-            path.unlink(missing_ok=True)
+        for suffix in (_UNDER, _DISK):
+            for path in directory.glob(f"{snapshot}.*{suffix}"):
+                path.unlink(missing_ok=True)
+
+
+def _identity(path: Path) -> str:
+    """Return what tells a disk from another of its name that was made later."""
+    status = path.stat()
+    return f"{status.st_ino}-{status.st_mtime_ns}"
 
 
 def _is_sealed(path: Path, name: str, key: bytes) -> bool:

@@ -99,7 +99,7 @@ def test_what_was_kept_is_found_sealed_and_the_least_used_makes_room(
     # One that is asked for is not the next to go.
     assert ready._is_wanted("ready-0")
     assert [path.name for path in ready._oldest(tmp_path, "ready-", 2)] == ["ready-1", "ready-2"]
-    asyncio.run(ready._keep("ready-4", made.shared()))
+    asyncio.run(ready._keep("ready-4", made.shared(), ()))
     names = {path.name for path in tmp_path.iterdir() if "." not in path.name}
     assert names == {"ready-0", "ready-4"}
     found = saved_template("ready-0")

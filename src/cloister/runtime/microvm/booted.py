@@ -130,7 +130,8 @@ class BootedMachines:
             finally:
                 await asyncio.shield(end_machine(self._launching, guest))
             made = Template(memory, state, scratch, version)
-            await asyncio.to_thread(template.keep_template, name, made)
+            names = [path.name for path in layers]
+            await asyncio.to_thread(template.keep_template, name, made, names)
 
 
 def empty_disk(shape: Shape) -> Path:

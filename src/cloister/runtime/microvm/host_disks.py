@@ -23,7 +23,7 @@ from cloister.runtime.namespace.rootfs import host_programs
 
 # How old the last look at every file may be.
 LOOK_S = 600.0
-PREFIX = "host-"
+_NOTE = "programs-"
 _ATTEMPTS = 3
 
 
@@ -73,7 +73,7 @@ class HostDisks:
 
 def host_disk(directory: Path) -> Path:
     """Return a disk with what is in a directory of the host, made anew when that has changed."""
-    note = machine_directory() / f"programs-{hashlib.sha256(bytes(directory)).hexdigest()[:16]}"
+    note = machine_directory() / f"{_NOTE}{hashlib.sha256(bytes(directory)).hexdigest()[:16]}"
     known = _read_note(note)
     if known is not None:
         shape, _ = _look_at(directory, files=False)
@@ -90,7 +90,21 @@ def host_disk(directory: Path) -> Path:
 
 def _disk(directory: Path, found: tuple[str, str]) -> Path:
     """Return the disk that was made of a directory when it was as was found, or make it."""
-    return made_once(f"{PREFIX}{'-'.join(found)}.img", lambda to: _write(directory, to))
+    return made_once(_name(found), lambda to: _write(directory, to))
+
+
+def noted_disks(place: Path) -> set[str]:
+    """Return the names of the disks that were current when somebody looked last."""
+    found = set()
+    for note in place.glob(f"{_NOTE}*"):
+        with suppress(OSError, ValueError):
+            shape, files = json.loads(note.read_text())
+            found.add(_name((shape, files)))
+    return found
+
+
+def _name(found: tuple[str, str]) -> str:
+    return f"host-{'-'.join(found)}.img"
 
 
 def _write(directory: Path, to: Path) -> None:

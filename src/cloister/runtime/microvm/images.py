@@ -50,7 +50,12 @@ def smallest_root(cell: Path) -> Path:
 
 def etc_image() -> Path:
     """Return a disk with the public part of /etc, and what a sandbox says about itself."""
-    return made_once(f"etc-{_etc_key()}.img", _write_etc)
+    return made_once(etc_name(), _write_etc)
+
+
+def etc_name() -> str:
+    """Return what that disk is called now."""
+    return f"etc-{_etc_key()}.img"
 
 
 def etc_tree() -> Path:

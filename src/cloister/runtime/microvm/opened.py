@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Sequence
 from contextlib import ExitStack
-from pathlib import Path
 
 from cloister.runtime.microvm.guest import MachinePlan
 from cloister.runtime.microvm.held import hold
@@ -15,11 +13,10 @@ from cloister.runtime.microvm.volumes import opened_volume
 
 
 async def opened_disks(
-    held: ExitStack, plan: MachinePlan, layers: Sequence[Path], scratch: int
+    held: ExitStack, plan: MachinePlan, layers: Sequence[int], scratch: int
 ) -> list[int]:
     """Return the layers, the scratch disk, what is shown as it is now, and the volumes."""
-    disks = [hold(held, os.open(path, os.O_RDONLY | os.O_CLOEXEC)) for path in layers]
-    disks.append(scratch)
+    disks = [*layers, scratch]
     for source in plan.shown:
         disks.append(hold(held, await asyncio.to_thread(shown_disk, source)))
     for volume in plan.volumes:

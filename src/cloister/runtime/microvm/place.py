@@ -9,10 +9,12 @@ import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from cloister.store.locks import take_lock
 from cloister.store.place import make_private, state_directory
 
 SETTING = "CLOISTER_MICROVM"
-_PART = ".part"
+# What is being made, the lock of who makes it, and what is being removed.
+PART, LOCK, GONE = ".part", ".lock", "gone-"
 
 
 def machine_place() -> Path:
@@ -42,7 +44,7 @@ def made_once(name: str, make: Callable[[Path], None]) -> Path:
     with _alone(directory, name):
         if path.exists():
             return path
-        part = directory / (name + _PART)
+        part = directory / (name + PART)
         _remove(part)
         try:
             make(part)
@@ -55,9 +57,8 @@ def made_once(name: str, make: Callable[[Path], None]) -> Path:
 
 @contextlib.contextmanager
 def _alone(directory: Path, name: str) -> Iterator[None]:
-    lock = os.open(directory / f"{name}.lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    lock = take_lock(directory / f"{name}{LOCK}", fcntl.LOCK_EX)
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX)
         yield
     finally:
         os.close(lock)

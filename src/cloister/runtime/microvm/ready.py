@@ -25,7 +25,7 @@ from cloister.runtime.microvm.images import copy_of, copy_sparse
 from cloister.runtime.microvm.launch import launch_machine
 from cloister.runtime.microvm.machine import digest_of, restored
 from cloister.runtime.microvm.monitor import Monitor
-from cloister.runtime.microvm.place import machine_directory
+from cloister.runtime.microvm.place import GONE, machine_directory
 from cloister.runtime.microvm.template import Template
 from cloister.runtime.namespace import NamespaceRuntime
 from cloister.runtime.namespace.posture import require_posture
@@ -99,7 +99,8 @@ class ReadyMachines:
             made = await self._build(plan, layers, booted)
         finally:
             booted.close()
-        keeping = asyncio.get_running_loop().create_task(_keep(name, made.shared()))
+        disks = [path.name for path in layers]
+        keeping = asyncio.get_running_loop().create_task(_keep(name, made.shared(), disks))
         self._keeping.add(keeping)
         keeping.add_done_callback(self._keeping.discard)
         return made
@@ -176,17 +177,17 @@ def _is_wanted(name: str) -> bool:
     return False
 
 
-async def _keep(name: str, made: Template) -> None:
+async def _keep(name: str, made: Template, disks: Sequence[str]) -> None:
     """Write it down for later processes: what was used least of late makes room."""
 
     def write() -> None:
         try:
-            template.keep_template(name, made)
+            template.keep_template(name, made, disks)
             directory = machine_directory()
             for path in _oldest(directory, _READY, _MOST_KEPT):
                 # Who goes on from it has it open. A name of its own first: nobody finds half of it.
                 with contextlib.suppress(OSError):
-                    gone = path.rename(path.with_name(f"gone-{new_sandbox_id()}"))
+                    gone = path.rename(path.with_name(f"{GONE}{new_sandbox_id()}"))
                     shutil.rmtree(gone, ignore_errors=True)
         finally:
             made.close()

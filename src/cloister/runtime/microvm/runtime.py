@@ -16,7 +16,7 @@ from cloister.policy import STRENGTHS, HostRoot, Policy, RuntimeFacts
 from cloister.runtime.base import Guest, Posture
 from cloister.runtime.ground import BARE, Ground
 from cloister.runtime.memory import Memory, Renewal
-from cloister.runtime.microvm import images, template
+from cloister.runtime.microvm import template
 from cloister.runtime.microvm.accelerator import PROOF_S, Accelerator, Accelerators
 from cloister.runtime.microvm.begun import begun_from_memory, begun_from_template
 from cloister.runtime.microvm.booted import BootedMachines, empty_disk
@@ -29,9 +29,9 @@ from cloister.runtime.microvm.given import (
 )
 from cloister.runtime.microvm.guest import MachinePlan, MicrovmGuest, end_machine, facts_outside
 from cloister.runtime.microvm.held import hold
-from cloister.runtime.microvm.host_disks import HostDisks
 from cloister.runtime.microvm.inside import plan_inside
 from cloister.runtime.microvm.launch import launch_machine
+from cloister.runtime.microvm.layer_disks import LayerDisks
 from cloister.runtime.microvm.machine import KVM, TCG, Shape, restored, shown_to
 from cloister.runtime.microvm.monitor import Monitor
 from cloister.runtime.microvm.opened import opened_disks
@@ -83,7 +83,7 @@ class MicrovmRuntime:
         self._spare = Spare(
             self._launch_spare, self._end_spare, launching.another, over_streams=True
         )
-        self._host_disks = HostDisks()
+        self._disks = LayerDisks()
 
     def facts(self) -> RuntimeFacts:
         """Whether there is a QEMU and a kernel; whether they work here, a start says."""
@@ -161,7 +161,7 @@ class MicrovmRuntime:
         plan = self._plan(new_sandbox_id(), policy, BARE, KVM)
         if plan.shape is None:
             raise RequestError("this plan belongs to another runtime")
-        layers = await asyncio.to_thread(self._images, plan.layers)
+        layers = await asyncio.to_thread(self._disks.current, plan.layers)
         name = self._booted.name(plan, plan.shape, layers)
         await self._booted.boot(name, plan, plan.shape, layers, PROOF_S, own_ids=True)
 
@@ -195,7 +195,7 @@ class MicrovmRuntime:
         """Return the spare, or another where its disks are no longer what they would be made of."""
         if not isinstance(guest, MicrovmGuest) or not isinstance(guest.plan, MachinePlan):
             raise RequestError("this guest belongs to another runtime")
-        layers = await asyncio.to_thread(self._images, guest.plan.layers)
+        layers = await asyncio.to_thread(self._disks.current, guest.plan.layers)
         if layers == guest.disks:
             self._launching.hand_over(guest, id, on_lost)
             return guest
@@ -216,10 +216,8 @@ class MicrovmRuntime:
         if not isinstance(plan, MachinePlan) or plan.shape is None or plan.inside is None:
             raise RequestError("this plan belongs to another runtime")
         inside, shape = plan.inside, plan.shape
-        layers = await asyncio.to_thread(self._images, plan.layers)
         given = await asyncio.to_thread(given_letters, plan.given)
-        # Memory is all there is to go on from: what has booted may be gone by then.
-        made = await self._saved(plan, shape, layers) if memory is None else None
+        made: template.Template | None = None
 
         def require(_: Plan, posture: Posture) -> None:
             require_posture(inside, posture)
@@ -237,7 +235,9 @@ class MicrovmRuntime:
 
         with ExitStack() as held:
             letters, goes_on = b"", memory
-            if made is not None:
+            layers, opened = await self._disks.held(held, plan.layers, memory)
+            if memory is None:
+                made = await self._saved(plan, shape, layers)
                 begun = begun_from_template(held, made)
                 empty = made.disk_path
                 if shape.is_kept:
@@ -249,11 +249,12 @@ class MicrovmRuntime:
                 else:
                     # Its guest goes on as another, in which no program knows of the one before.
                     goes_on = Memory(Path(), made.first_id, renewal=Renewal(0, ""))
-            elif memory is not None:
+            else:
+                # Memory is all there is to go on from: what has booted may be gone by then.
                 begun = await begun_from_memory(held, self._settled, shape, memory)
                 disk = await asyncio.to_thread(disk_of_memory, plan.stored)
             hold(held, disk)
-            disks = await opened_disks(held, plan, layers, disk)
+            disks = await opened_disks(held, plan, opened, disk)
             guest = await launch_machine(
                 self._launching,
                 id,
@@ -330,26 +331,14 @@ class MicrovmRuntime:
         plan = self._plan(new_sandbox_id(), policy, ground, self._accelerator.name)
         if plan.shape is None:
             raise RequestError("this plan belongs to another runtime")
-        layers = await asyncio.to_thread(self._images, plan.layers)
-        made = await self._saved(plan, plan.shape, layers, fresh=False)
-        try:
+        with ExitStack() as held:
+            layers, _ = await self._disks.held(held, plan.layers)
+            made = await self._saved(plan, plan.shape, layers, fresh=False)
+            held.callback(made.close)
             reading = read_disk(self._launching, plan, layers, made, disk, is_volume=is_volume)
             async with aclosing(reading) as pieces:
                 async for piece in pieces:
                     yield piece
-        finally:
-            made.close()
-
-    def _images(self, layers: Sequence[tuple[str | None, bool]]) -> list[Path]:
-        found = []
-        for source, exact in layers:
-            if not exact:
-                found.append(self._host_disks.current(source))
-            elif source is None:
-                found.append(images.etc_image())
-            else:
-                found.append(images.layer_image(Path(source)))
-        return found
 
     async def destroy(self, guest: Guest) -> None:
         """End it by the kernel's means: QEMU is in one process namespace."""

@@ -67,7 +67,7 @@ async def checkpoint(
         (files / ACCELERATOR).write_text(guest.posture.facts["wall_platform"])
         (files / KERNEL).write_text(guest.posture.facts["kernel"])
         await asyncio.to_thread(_write, guest.pid, guest.began_from, files, over, is_kept)
-        settled.add(files, guest.began_from, over.layers)
+        settled.add(files, guest.began_from, over.layers, guest.disks)
     except BaseException as error:
         shutil.rmtree(files, ignore_errors=True)
         if on_lost is not None:
@@ -85,7 +85,8 @@ async def checkpoint(
         raise
     guest.link_stays = True
     under = tuple(layer.name for layer in over.layers)
-    return Memory(files, guest.link.new_id(), link=guest.link, under=under)
+    disks = tuple((path.name, path) for path in guest.disks)
+    return Memory(files, guest.link.new_id(), link=guest.link, under=under, disks=disks)
 
 
 def _write(

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 from cloister.runtime.memory import Memory
+from cloister.runtime.microvm.layer_disks import hold_disks
 from cloister.runtime.microvm.layers import Layer, Standing
 from cloister.runtime.microvm.machine import Shape
 from cloister.runtime.microvm.pages import laid_out
@@ -20,9 +23,22 @@ class SettledMemories:
         self._settling: dict[Path, asyncio.Task[tuple[int, Standing]]] = {}
         # What was saved here, and is not to be read from anywhere: by what it was written over.
         self._over: dict[Path, tuple[int, tuple[Layer, ...]]] = {}
+        self._disks: dict[Path, ExitStack] = {}
 
-    def add(self, files: Path, began_from: int, layers: tuple[Layer, ...]) -> None:
-        """Remember what a memory was written over, for those who go on from it in this process."""
+    def add(
+        self,
+        files: Path,
+        began_from: int,
+        layers: tuple[Layer, ...],
+        disks: Sequence[Path] = (),
+    ) -> None:
+        """Remember what a memory was written over, for those who go on from it in this process.
+
+        The disks that its machine reads, and has still, stay until then.
+        """
+        with ExitStack() as held:
+            hold_disks(held, disks)
+            self._disks[files] = held.pop_all()
         self._over[files] = os.dup(began_from), layers
 
     async def of(self, shape: Shape, memory: Memory) -> tuple[int, Standing]:
@@ -49,6 +65,9 @@ class SettledMemories:
         over = self._over.pop(files, None)
         if over is not None:
             os.close(over[0])
+        disks = self._disks.pop(files, None)
+        if disks is not None:
+            disks.close()
 
     async def close(self) -> None:
         """Let go of all of them."""

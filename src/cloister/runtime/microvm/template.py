@@ -28,6 +28,7 @@ _SET = 1000
 _ASK_S = 20.0
 # What is kept of one, beside what was said of it.
 _FILES = ("memory", "state", "disk")
+_FACTS, _DISKS = "facts", "disks"
 _MOST_FACTS_BYTES = 4096
 _SEAL_ATTEMPTS = 20
 _SEALS = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
@@ -84,7 +85,7 @@ def saved_template(name: str) -> Template | None:
             directory = hold(held, os.open(machine_directory() / name, os.O_RDONLY | os.O_CLOEXEC))
             source, state, disk, said = (
                 hold(held, os.open(file, os.O_RDONLY | os.O_CLOEXEC, dir_fd=directory))
-                for file in (*_FILES, "facts")
+                for file in (*_FILES, _FACTS)
             )
             facts = json.loads(os.pread(said, _MOST_FACTS_BYTES, 0))
         except FileNotFoundError:
@@ -131,8 +132,8 @@ def seal(memory: int) -> None:
             return
 
 
-def keep_template(name: str, made: Template) -> None:
-    """Keep a machine that was saved for every process of ours."""
+def keep_template(name: str, made: Template, disks: Sequence[str] = ()) -> None:
+    """Keep a machine that was saved for every process of ours; `disks` are those that it reads."""
 
     def write(to: Path) -> None:
         to.mkdir(mode=0o700)
@@ -140,9 +141,18 @@ def keep_template(name: str, made: Template) -> None:
             with open(to / name, "xb") as file:
                 copy_sparse(source, file.fileno())
         facts = {"kernel": made.kernel, "first_id": made.first_id, "name": made.name}
-        (to / "facts").write_text(json.dumps(facts))
+        (to / _FACTS).write_text(json.dumps(facts))
+        (to / _DISKS).write_text(json.dumps(list(disks)))
 
     made_once(name, write)
+
+
+def disks_of_template(path: Path) -> list[str] | None:
+    """Return the names of the disks that a machine reads which is kept there, if that is known."""
+    try:
+        return [str(name) for name in json.loads((path / _DISKS).read_text())]
+    except (FileNotFoundError, ValueError):
+        return None
 
 
 async def save(monitor: Monitor, state: int) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from cloister.node.collecting import collect_everything
 from cloister.server.call import Call
 from cloister.server.endpoint import Endpoint
 from cloister.server.shelves import ask_store
@@ -93,7 +94,7 @@ def _shown(item: dict[str, Any], names: Names) -> dict[str, Any]:
 async def _collect(call: Call) -> CollectedInfo:
     call.caller.require_admin()
     wanted = await call.body(Collect)
-    done = await ask_store(lambda store: store.collect(dry_run=wanted.dry_run))
+    done = await collect_everything(dry_run=wanted.dry_run)
     return CollectedInfo(
         *(wanted.dry_run, list(done.snapshots), list(done.images), list(done.trees)),
         done.freed_bytes,
