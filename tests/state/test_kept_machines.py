@@ -16,6 +16,7 @@ from cloister.errors import Busy, CloisterError, GuestGone, RequestError, Unsupp
 from cloister.model import Trust
 from cloister.node.memory_key import SETTING
 from cloister.policy import DirectoryRoot
+from cloister.runtime.microvm.layer_disks import LayerDisks
 from cloister.runtime.microvm.program import find_program
 from cloister.sandbox.promote import promote
 from cloister.sandbox.state import State
@@ -120,6 +121,7 @@ async def test_a_machine_that_is_killed_has_what_was_synced_and_goes_on_from_its
     assert (await sandbox.run(["cat", "a"])).stdout == "synced\n"
     await sandbox.start(["python3", "-c", COUNT])
     at_least = await _number(sandbox)
+    disks = {path.stat().st_ino for path in sandbox.guest.disks}
     await sandbox.pause_to_disk()
     with pytest.raises(Busy, match="paused on the disk"):
         await Sandbox(keep="task").open()
@@ -128,14 +130,26 @@ async def test_a_machine_that_is_killed_has_what_was_synced_and_goes_on_from_its
         patch.setattr(State, "listen", _change_and_fail)
         with pytest.raises(Unsupported, match="not now"):
             await Sandbox.resumed("task")
-    sandbox = await Sandbox.resumed("task")
+    with monkeypatch.context() as patch:
+        # Whatever the directory is by now: what the machine remembers is of the disk it had.
+        patch.setattr(LayerDisks, "current", _never)
+        sandbox = await Sandbox.resumed("task")
     try:
+        assert sandbox.guest.disks and disks <= _opened_by(sandbox.guest.pid)
         assert await _number(sandbox, at_least) > at_least
         assert (await sandbox.run("cat a; test ! -e x")).stdout == "synced\n"
         assert store.memories.paused("task") is None
         await _goes_on_from_what_changed(sandbox, store)
     finally:
         await sandbox.stop()
+
+
+def _never(*_: object) -> list[Path]:
+    raise AssertionError("it goes on with the disks of then")
+
+
+def _opened_by(pid: int) -> set[int]:
+    return {path.stat().st_ino for path in Path(f"/proc/{pid}/fd").iterdir() if path.exists()}
 
 
 async def _goes_on_from_what_changed(sandbox: Sandbox, store: Store) -> None:
