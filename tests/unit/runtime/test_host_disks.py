@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import threading
 from pathlib import Path
@@ -69,6 +70,25 @@ def test_a_program_that_was_overwritten_is_on_the_disk_of_the_next_look(
     assert OLD in first.read_bytes() and NEW in second.read_bytes()
     grow_old(place)
     assert host_disk(programs.parent) == second
+
+
+def test_a_directory_that_comes_changes_or_goes_is_seen_without_a_look_at_every_file(
+    programs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks: list[Path] = []
+    look = host_disks._look_at
+    monkeypatch.setattr(host_disks, "_look_at", lambda top: looks.append(top) or look(top))
+    deep = programs / "deep" / "deeper"
+    deep.mkdir(parents=True)
+    disks = [host_disk(programs.parent)]
+    # With a name that is no text, as names may be.
+    for change in (lambda: Path(os.fsdecode(bytes(deep) + b"/\xff")).mkdir(), deep.parent.touch):
+        change()
+        disks.append(host_disk(programs.parent))
+        assert host_disk(programs.parent) == disks[-1]
+    shutil.rmtree(deep)
+    disks.append(host_disk(programs.parent))
+    assert len(set(disks)) == len(disks) == len(looks)
 
 
 def test_a_process_that_stays_looks_meanwhile_and_holds_nobody_up(

@@ -14,6 +14,7 @@ import threading
 import time
 from contextlib import suppress
 from pathlib import Path
+from typing import NamedTuple
 
 from cloister.errors import CloisterError, HostError
 from cloister.runtime.microvm.images import etc_image, write_tree
@@ -75,12 +76,10 @@ def host_disk(directory: Path) -> Path:
     """Return a disk with what is in a directory of the host, made anew when that has changed."""
     note = machine_directory() / f"{_NOTE}{hashlib.sha256(bytes(directory)).hexdigest()[:16]}"
     known = _read_note(note)
-    if known is not None:
-        shape, _ = _look_at(directory, files=False)
-        if shape == known[0]:
-            return _disk(directory, known)
+    if known is not None and _shape(known.directories) == known.shape:
+        return _disk(directory, known)
     # Before the disk is made: what changes meanwhile is found by the next look.
-    found = _look_at(directory, files=True)
+    found = _look_at(directory)
     disk = _disk(directory, found)
     part = note.with_name(f"{note.name}.{os.getpid()}.{threading.get_ident()}.part")
     part.write_text(json.dumps(found))
@@ -88,7 +87,15 @@ def host_disk(directory: Path) -> Path:
     return disk
 
 
-def _disk(directory: Path, found: tuple[str, str]) -> Path:
+class _Found(NamedTuple):
+    """What a look found: a digest of the directories, one of what is in them, and their paths."""
+
+    shape: str
+    files: str
+    directories: list[str]
+
+
+def _disk(directory: Path, found: _Found) -> Path:
     """Return the disk that was made of a directory when it was as was found, or make it."""
     return made_once(_name(found), lambda to: _write(directory, to))
 
@@ -98,13 +105,12 @@ def noted_disks(place: Path) -> set[str]:
     found = set()
     for note in place.glob(f"{_NOTE}*"):
         with suppress(OSError, ValueError):
-            shape, files = json.loads(note.read_text())
-            found.add(_name((shape, files)))
+            found.add(_name(_noted(note)))
     return found
 
 
-def _name(found: tuple[str, str]) -> str:
-    return f"host-{'-'.join(found)}.img"
+def _name(found: _Found) -> str:
+    return f"host-{found.shape}-{found.files}.img"
 
 
 def _write(directory: Path, to: Path) -> None:
@@ -134,25 +140,31 @@ def _hidden_in(directory: Path) -> tuple[str, ...]:
     return tuple(os.path.relpath(path, name) for path in found)
 
 
-def _read_note(note: Path) -> tuple[str, str] | None:
+def _read_note(note: Path) -> _Found | None:
     """Return what was found at the last look at every file, unless that was too long ago."""
     try:
         if not 0 <= time.time() - note.stat().st_mtime < LOOK_S:
             return None
-        shape, files = json.loads(note.read_text())
+        return _noted(note)
     except (OSError, ValueError):
         # There is none, or one that was cut short: then there is a look.
         return None
-    return str(shape), str(files)
 
 
-def _look_at(top: Path, *, files: bool) -> tuple[str, str]:
-    """Return a digest of a tree's directories, and one of what is in them if that is asked for."""
+def _noted(note: Path) -> _Found:
+    shape, files, directories = json.loads(note.read_text())
+    return _Found(shape, files, directories)
+
+
+def _look_at(top: Path) -> _Found:
+    """Look at a tree's directories, and at all that is in them."""
     shape, contents = hashlib.sha256(bytes(top)), hashlib.sha256()
-    pending = [os.fspath(top)]
+    directories, pending = [], [os.fspath(top)]
     while pending:
         path = pending.pop()
-        shape.update(_facts(path, os.lstat(path)))
+        directories.append(path)
+        # Before it is read: what changes meanwhile makes it another at the next look.
+        shape.update(_directory_facts(path))
         try:
             with os.scandir(path) as entries:
                 found = sorted(entries, key=lambda entry: entry.name)
@@ -162,10 +174,28 @@ def _look_at(top: Path, *, files: bool) -> tuple[str, str]:
         for entry in found:
             if entry.is_dir(follow_symlinks=False):
                 pending.append(entry.path)
-            elif files:
-                with suppress(FileNotFoundError):
-                    contents.update(_facts(entry.name, entry.stat(follow_symlinks=False)))
-    return shape.hexdigest()[:32], contents.hexdigest()[:32]
+                continue
+            with suppress(FileNotFoundError):
+                contents.update(_facts(entry.name, entry.stat(follow_symlinks=False)))
+    return _Found(shape.hexdigest()[:32], contents.hexdigest()[:32], directories)
+
+
+def _shape(directories: list[str]) -> str:
+    """Return the digest of directories as they are now, by which also those in them are known.
+
+    None comes or goes without a change of the one it is in, so that none need be read for it.
+    """
+    shape = hashlib.sha256(os.fsencode(directories[0]))
+    for path in directories:
+        shape.update(_directory_facts(path))
+    return shape.hexdigest()[:32]
+
+
+def _directory_facts(path: str) -> bytes:
+    try:
+        return _facts(path, os.lstat(path))
+    except FileNotFoundError:
+        return os.fsencode(path)
 
 
 def _facts(name: str, status: os.stat_result) -> bytes:
