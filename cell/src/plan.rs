@@ -81,7 +81,8 @@ pub struct Kernel {
     pub argv: Vec<Vec<u8>>,
     /// Host files it is shown, by their name in its root.
     pub shown: Vec<(Vec<u8>, Vec<u8>)>,
-    /// Files made for it, by their name in its root, and what they hold.
+    /// Files made for it, by their name in its root, and what they hold; in a directory that is named
+    /// it may write.
     pub made: Vec<(Vec<u8>, Vec<u8>)>,
     /// Host directories it may write to, by their name in its root.
     pub written: Vec<(Vec<u8>, Vec<u8>)>,
@@ -248,9 +249,10 @@ fn kernel(r: &mut Reader<'_>) -> Result<Kernel, Malformed> {
     let plain = |name: &Vec<u8>| {
         !name.is_empty() && name.iter().all(|b| b.is_ascii_alphanumeric() || b"._".contains(b))
     };
-    let mut others = kernel.made.iter().chain(&kernel.written);
+    let below = |name: &Vec<u8>| name.splitn(2, |b| *b == b'/').all(|part| plain(&part.to_vec()));
     let names = kernel.shown.iter().all(|(name, _)| plain(name) || name == KVM_DEVICE)
-        && others.all(|(name, _)| plain(name));
+        && kernel.made.iter().all(|(name, _)| below(name))
+        && kernel.written.iter().all(|(name, _)| plain(name));
     match kernel.argv.is_empty() || !names {
         true => Err(Malformed("a kernel of its own has no program, or a file of no plain name")),
         false => Ok(kernel),

@@ -67,6 +67,7 @@ WITH_ONE_DRIVER = {
     "test_an_owner_killed_twenty_times_in_any_step_leaves_no_machine_and_no_lie",
     "test_a_qemu_killed_sixty_times_in_any_step_is_told_as_lost_and_leaves_nothing",
     "test_runsc_killed_at_any_moment_leaves_nothing_and_the_next_start_works",
+    "test_ten_forks_count_on_and_none_draws_what_another_does",
 }
 
 

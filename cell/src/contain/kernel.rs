@@ -15,6 +15,8 @@ use std::os::unix::io::AsRawFd;
 pub const PLACEHOLDER: &[u8] = b".cloister";
 /// What the program itself writes: its state, and places to mount on.
 const OWN_BYTES: &str = "size=16m,nr_inodes=1024,mode=0755";
+/// A directory with a file that is made for it, which the sandbox's own root may write over.
+const MADE_BYTES: &str = "size=16k,nr_inodes=8,mode=0755";
 const DIRECTORIES: &[&str] = &["root", "proc", "dev", "tmp", "state"];
 
 /// Build the root of the program: itself, its files, the sandbox's root, devices, and nothing else.
@@ -56,7 +58,14 @@ pub fn lay_out(plan: &Plan, kernel: &Kernel, trees: &Trees, sandbox: &NewRoot) -
         mount::attach(tree, &open_target(&own, name)?).map_err(|e| during(e, "attaching a directory"))?;
     }
     for (name, content) in &kernel.made {
-        let file = fd::openat(at, name, libc::O_CREAT | libc::O_EXCL | libc::O_WRONLY, 0o444)?;
+        let end = name.iter().position(|byte| *byte == b'/');
+        if let Some(end) = end {
+            mount::mkdirat(at, &name[..end], 0o755)?;
+            mount_on(&open_target(&own, &name[..end])?, "tmpfs", flags, MADE_BYTES)
+                .map_err(|e| during(e, "mounting a directory that is made"))?;
+        }
+        let mode = if end.is_some() { 0o644 } else { 0o444 };
+        let file = fd::openat(at, name, libc::O_CREAT | libc::O_EXCL | libc::O_WRONLY, mode)?;
         fd::write_all(file.as_raw_fd(), content)?;
     }
     Ok(own)

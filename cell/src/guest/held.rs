@@ -7,7 +7,8 @@ use crate::wire::GENERATION;
 use std::io;
 use std::os::unix::io::AsRawFd;
 
-/// Where programs are told that they go on as another sandbox: replaced as a whole each time.
+/// Where programs are told that they go on as another sandbox. Where memory can be saved this lies in a
+/// directory of the host's, in which it says so before they run.
 const DIRECTORY: &str = "/dev/cloister";
 const RENEWAL: &str = "/dev/cloister/renewal";
 
@@ -68,15 +69,14 @@ impl Guest {
     }
 }
 
-/// Have it said inside which renewal this is, and under which name.
+/// Have it said inside which renewal this is, and under which name. In place, and never less than was
+/// there: this kernel cannot save a file that was replaced while somebody has it open.
 pub fn tell(renewal: u64, name: &[u8]) -> io::Result<()> {
     match mount::mkdirat(libc::AT_FDCWD, DIRECTORY.as_bytes(), 0o755) {
         Err(error) if error.raw_os_error() == Some(libc::EEXIST) => {}
         other => other?,
     }
-    let next = format!("{RENEWAL}.new");
-    let file = fd::open(&next, libc::O_CREAT | libc::O_TRUNC | libc::O_WRONLY, 0o444)?;
+    let file = fd::open(RENEWAL, libc::O_CREAT | libc::O_WRONLY, 0o644)?;
     let text = [format!("renewal={renewal}\nsandbox=").as_bytes(), name, b"\n"].concat();
-    fd::write_all(file.as_raw_fd(), &text)?;
-    mount::renameat(libc::AT_FDCWD, next.as_bytes(), libc::AT_FDCWD, RENEWAL.as_bytes(), true)
+    fd::write_all(file.as_raw_fd(), &text)
 }

@@ -256,6 +256,20 @@ fn a_plan_is_understood() {
 }
 
 #[test]
+fn what_is_made_for_a_kernel_has_a_plain_name_in_one_directory_at_most() {
+    let named = |name: &[u8; 6]| {
+        let mut plan = golden("plan-drill");
+        let at = plan.windows(6).position(|bytes| bytes == b"c.json").expect("the file's name");
+        plan[at..at + 6].copy_from_slice(name);
+        Plan::decode(&plan)
+    };
+    assert!(named(b"c/json").is_ok());
+    for name in [b"c//son", b"/cjson", b"cjson/", b"c/js/n", b"c json"] {
+        assert!(named(name).is_err(), "{}", String::from_utf8_lossy(name));
+    }
+}
+
+#[test]
 fn a_plan_of_another_generation_or_length_is_refused() {
     let plan = golden("plan");
     let mut older = plan.clone();

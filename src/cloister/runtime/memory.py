@@ -28,6 +28,11 @@ class Renewal:
     name: str
     seed: bytes = field(default_factory=lambda: secrets.token_bytes(_SEED_BYTES), repr=False)
 
+    @property
+    def told(self) -> bytes:
+        """What programs read of it."""
+        return f"renewal={self.number}\nsandbox={self.name}\n".encode()
+
 
 @dataclass(frozen=True, slots=True)
 class Memory:
@@ -40,7 +45,8 @@ class Memory:
     It may be what differs from other memories: `under` are their names, the lowest first, and they
     lie in the directory `under` of the files unless they are known to whoever saved it. `name` is
     what it is kept as itself. `disks` are those that a machine reads which was saved: their names,
-    and where they lie; it can go on with no others.
+    and where they lie; it can go on with no others. `told` is what programs read of
+    renewals when it was saved.
     """
 
     files: Path
@@ -51,6 +57,7 @@ class Memory:
     under: tuple[str, ...] = ()
     name: str | None = None
     disks: tuple[tuple[str, Path], ...] = ()
+    told: bytes = b""
 
 
 @runtime_checkable

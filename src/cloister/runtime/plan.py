@@ -86,8 +86,8 @@ class Kernel:
     """A program executed in the guest's place: another kernel, in which a guest then runs.
 
     What was built as the sandbox's root is `/root` in a root of its own. `shown` are host files in
-    it, (name, path), `made` are files written there, (name, content), and `written` are host
-    directories it may write to, (name, path).
+    it, (name, path), `made` are files written there, (name, content), where a name may have a
+    directory of its own, and `written` are host directories it may write to, (name, path).
     """
 
     argv: tuple[str, ...]

@@ -160,8 +160,13 @@ def _is_launcher(pid: int) -> bool:
 
 
 def _threads() -> int:
-    """Threads of the loop's own executor stay by design, up to its fixed size."""
-    kept = sum(1 for thread in threading.enumerate() if thread.name.startswith("asyncio_"))
+    """Threads of the loop's own executor stay by design, up to its fixed size.
+
+    One that looks whether the host's programs have changed is there now and then, whatever is done,
+    and ends when it has looked.
+    """
+    names = [thread.name for thread in threading.enumerate()]
+    kept = sum(name == "cloister-look" or name.startswith("asyncio_") for name in names)
     return len(os.listdir("/proc/self/task")) - kept
 
 

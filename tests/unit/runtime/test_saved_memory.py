@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import os
 import socket
 from pathlib import Path
@@ -44,15 +45,21 @@ def test_the_release_is_not_written_through_a_link(files: Path, tmp_path: Path) 
 
 def test_only_plain_files_of_memory_are_shown_to_who_goes_on(files: Path) -> None:
     write_release(files, RUNSC)
-    assert ("pages.img", str(files / "pages.img")) in restoring(KERNEL, files).shown
+    assert ("pages.img", str(files / "pages.img")) in restoring(KERNEL, files, b"").shown
     (files / "more.img").symlink_to("/etc")
     with pytest.raises(ProtocolViolation, match="plain file"):
-        restoring(KERNEL, files)
+        restoring(KERNEL, files, b"")
     (files / "more.img").unlink()
     # It would stand in for a program of ours.
     (files / "cell").write_bytes(b"\x7fELF")
     with pytest.raises(ProtocolViolation, match="no part of memory"):
-        restoring(KERNEL, files)
+        restoring(KERNEL, files, b"")
+
+
+def test_what_programs_read_of_renewals_is_there_before_they_run(files: Path) -> None:
+    began = dataclasses.replace(KERNEL, made=(("config.json", b"{}"), ("told/renewal", b"0")))
+    made = restoring(began, files, b"renewal=1\n").made
+    assert made == (("config.json", b"{}"), ("told/renewal", b"renewal=1\n"))
 
 
 def test_a_pipe_is_not_waited_for(files: Path) -> None:

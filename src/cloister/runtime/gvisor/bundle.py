@@ -11,6 +11,7 @@ from typing import Any
 from cloister.policy import Policy
 from cloister.runtime.gvisor.program import Runsc
 from cloister.runtime.gvisor.saving import memory_names
+from cloister.runtime.memory import Renewal
 from cloister.runtime.plan import Kernel, Plan
 
 # The numbers of the kernel (include/uapi/linux/capability.h), those that are used.
@@ -53,6 +54,11 @@ _RLIMIT_NAMES = {
 _KERNEL_FILES = 65_536
 _CONTAINER = "sandbox"
 _IMAGE = "image"
+# What programs are told by of a renewal. It is not in the memory that is saved but beside it: the
+# programs of whoever goes on run at once, and what they read then must be true already.
+_PLACE = "told"
+_TOLD = f"{_PLACE}/renewal"
+_OF_TOLD = ("bind", "nosuid", "nodev", "noexec", "rw")
 
 
 def kernel_of(
@@ -76,18 +82,25 @@ def kernel_of(
         # What runs inside has not the right to them: the guest leads connections by one.
         *(("--net-raw",) if plan.room.egress else ()),
     )
+    told = saved is not None
     save = (*command, "checkpoint", f"--image-path=/{_IMAGE}", _CONTAINER)
     return Kernel(
         argv=("/cell", "warden", *command, "run", "--bundle=/", _CONTAINER, "--", *save),
         shown=(("runsc", str(runsc.path)), ("cell", cell)),
-        made=(("config.json", json.dumps(_specification(policy, plan)).encode()),),
+        made=(
+            ("config.json", json.dumps(_specification(policy, plan, told)).encode()),
+            *(((_TOLD, Renewal(0, "").told),) if told else ()),
+        ),
         capabilities=KERNEL_CAPABILITIES,
         written=() if saved is None else ((_IMAGE, str(saved)),),
     )
 
 
-def restoring(kernel: Kernel, files: Path) -> Kernel:
-    """Return the program that goes on from memory in these files instead of beginning."""
+def restoring(kernel: Kernel, files: Path, told: bytes) -> Kernel:
+    """Return the program that goes on from memory in these files instead of beginning.
+
+    `told` is what its programs read of renewals from the first moment on.
+    """
     at = kernel.argv.index("run")
     restore = ("restore", "--bundle=/", "--image-path=/", _CONTAINER)
     rest = kernel.argv[kernel.argv.index("--") :]
@@ -96,6 +109,7 @@ def restoring(kernel: Kernel, files: Path) -> Kernel:
         kernel,
         argv=(*kernel.argv[:at], *restore, *rest),
         shown=(*kernel.shown, *((name, str(files / name)) for name in names)),
+        made=tuple((name, told if name == _TOLD else text) for name, text in kernel.made),
     )
 
 
@@ -107,7 +121,7 @@ def kernel_rlimits(rlimits: tuple[tuple[int, int, int], ...]) -> tuple[tuple[int
     return (*kept, (resource.RLIMIT_NOFILE, most, most))
 
 
-def _specification(policy: Policy, plan: Plan) -> dict[str, Any]:
+def _specification(policy: Policy, plan: Plan, told: bool) -> dict[str, Any]:
     room = plan.room
     at_first = _AT_FIRST | (_FOR_EGRESS if room.egress else 0)
     first = _names(room.guest_capabilities | at_first)
@@ -152,6 +166,7 @@ def _specification(policy: Policy, plan: Plan) -> dict[str, Any]:
                 "/sys", "tmpfs", "none", "nosuid", "nodev", "noexec", "ro", "mode=0555", "size=0"
             ),
             _mount("/dev/cell", "bind", "/cell", "bind", "ro"),
+            *([_mount("/dev/cloister", "bind", f"/{_PLACE}", *_OF_TOLD)] if told else []),
             _mount(
                 "/dev/shm",  # noqa: S108
                 "tmpfs",

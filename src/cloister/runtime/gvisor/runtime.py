@@ -13,7 +13,6 @@ from pathlib import Path
 from cloister.errors import (
     CloisterError,
     GuestGone,
-    HostError,
     LaunchFailed,
     ProtocolViolation,
     RequestError,
@@ -25,7 +24,8 @@ from cloister.runtime.base import Guest, Posture
 from cloister.runtime.dialler import Dialler
 from cloister.runtime.ground import BARE, Ground
 from cloister.runtime.gvisor.bundle import kernel_of, kernel_rlimits, restoring
-from cloister.runtime.gvisor.program import INSTALL, Runsc, candidates, find_runsc
+from cloister.runtime.gvisor.posture import KERNEL, outside, programs, require_posture
+from cloister.runtime.gvisor.program import INSTALL, candidates, find_runsc
 from cloister.runtime.gvisor.saving import (
     make_image_place,
     require_release,
@@ -33,10 +33,9 @@ from cloister.runtime.gvisor.saving import (
     write_release,
 )
 from cloister.runtime.gvisor.standing import take_over
-from cloister.runtime.memory import Memory
+from cloister.runtime.memory import Memory, Renewal
 from cloister.runtime.namespace import NamespaceRuntime
 from cloister.runtime.namespace.guest import NamespaceGuest
-from cloister.runtime.namespace.posture import require_facts
 from cloister.runtime.namespace.runtime import cell_binary
 from cloister.runtime.namespace.saving_room import room_to_save
 from cloister.runtime.namespace.spare import AFTER_START_S, Spare
@@ -65,6 +64,8 @@ class GvisorGuest(NamespaceGuest):
     shares_kernel = False
     word: socket.socket | None = None
     way_out: WayOut | None = None
+    # What its programs read of renewals.
+    told = Renewal(0, "").told
 
     def close(self) -> None:
         """Let go of what its runtime holds for it beside its link."""
@@ -191,7 +192,7 @@ class GvisorRuntime:
             with room_to_save(guest.groups):
                 await save(guest.word)
         except LaunchFailed as failed:
-            if _KERNEL not in _programs(guest):
+            if KERNEL not in programs(guest):
                 lost = GuestGone(f"{failed.message}; runsc has ended over it", reason="gone")
                 _tell(on_lost, lost)
                 raise lost from failed
@@ -211,19 +212,26 @@ class GvisorRuntime:
         except ProtocolViolation as error:
             _tell(on_lost, error)
             raise
-        return Memory(files, guest.link.new_id(), link=guest.link)
+        return Memory(files, guest.link.new_id(), link=guest.link, told=guest.told)
 
     async def restore(
         self, id: SandboxId, plan: Plan, memory: Memory, on_lost: Callable[[CloisterError], None]
     ) -> Guest:
         """Build the wall, and have runsc go on in it from memory."""
         if memory.standing is not None:
-            return await take_over(self._launching, memory, id, on_lost, _require_posture)
+            guest = await take_over(self._launching, memory, id, on_lost, require_posture)
+            if isinstance(guest, GvisorGuest):
+                guest.told = _told(memory)
+            return guest
         if plan.kernel is None:
             raise RequestError("the plan has no kernel to go on in")
         require_release(memory.files, find_runsc())
-        kernel = restoring(plan.kernel, memory.files)
-        return await self._launch(id, dataclasses.replace(plan, kernel=kernel), on_lost, memory)
+        told = _told(memory)
+        kernel = restoring(plan.kernel, memory.files, told)
+        plan = dataclasses.replace(plan, kernel=kernel)
+        begun = await self._launch(id, plan, on_lost, memory)
+        begun.told = told
+        return begun
 
     async def _launch(
         self,
@@ -242,7 +250,7 @@ class GvisorRuntime:
                     plan,
                     on_lost,
                     GvisorGuest,
-                    _require_posture,
+                    require_posture,
                     log=writing.fileno(),
                     greeting_s=_GREETING_S,
                     memory=memory,
@@ -250,7 +258,7 @@ class GvisorRuntime:
             except GuestGone as error:
                 raise _explained(error, reading) from error
             try:
-                guest.posture = Posture({**guest.posture.facts, **_outside(find_runsc(), guest)})
+                guest.posture = Posture({**guest.posture.facts, **outside(find_runsc(), guest)})
             except BaseException:
                 await asyncio.shield(self._launching.end(guest))
                 raise
@@ -294,6 +302,10 @@ class GvisorRuntime:
         """Nothing is held here that the launcher's runtime does not hold."""
 
 
+def _told(memory: Memory) -> bytes:
+    return memory.told if memory.renewal is None else memory.renewal.told
+
+
 def _image_place(guest: GvisorGuest) -> str:
     """Return where its memory is written: by the name it was begun under, if that was another."""
     written = () if guest.plan.kernel is None else guest.plan.kernel.written
@@ -323,48 +335,9 @@ def _lead_out(guest: GvisorGuest, word: socket.socket) -> None:
     guest.way_out = WayOut(guest.link, Dialler(ours), refusals)
 
 
-def _outside(runsc: Runsc, guest: GvisorGuest) -> dict[str, str]:
-    """Return what the host's kernel says of runsc: both of its halves must be filtered."""
-    facts = {"wall_version": runsc.version, "wall_platform": runsc.platform}
-    for name, status in _programs(guest).items():
-        if name in _HALVES:
-            facts[_HALVES[name]] = _field(status, "Seccomp")
-    if guest.groups:
-        for half in _HALVES.values():
-            if facts.get(half) != "2":
-                raise LaunchFailed(
-                    f"posture differs from the plan: {half} is {facts.get(half)!r}, planned '2'; "
-                    "the sandbox was ended before anything ran",
-                    step="posture",
-                )
-    return facts
-
-
-def _programs(guest: GvisorGuest) -> dict[str, str]:
-    """Return the programs of the wall that run, with what the host's kernel says of each."""
-    found = {}
-    for pid in guest.host_pids:
-        try:
-            name = Path(f"/proc/{pid}/cmdline").read_bytes().partition(b"\0")[0].decode("ascii")
-            found[name] = Path(f"/proc/{pid}/status").read_text()
-        except (OSError, UnicodeDecodeError):
-            # It ended meanwhile; those that are looked for end with the sandbox only.
-            continue
-    return found
-
-
 def _tell(on_lost: Callable[[CloisterError], None] | None, error: CloisterError) -> None:
     if on_lost is not None:
         on_lost(error)
-
-
-_KERNEL = "runsc-sandbox"
-_HALVES = {_KERNEL: "sentry_seccomp", "runsc-gofer": "gofer_seccomp"}
-
-
-def _field(status: str, name: str) -> str:
-    lines = (line.partition(":") for line in status.splitlines())
-    return next((value.strip() for key, _, value in lines if key == name), "")
 
 
 def _explained(error: GuestGone, log: socket.socket) -> CloisterError:
@@ -375,23 +348,3 @@ def _explained(error: GuestGone, log: socket.socket) -> CloisterError:
     if not said:
         return error
     return LaunchFailed(f"runsc did not start: {said}; nothing ran", step="kernel")
-
-
-def _require_posture(plan: Plan, posture: Posture) -> None:
-    """Compare what the other kernel says with what was planned."""
-    wanted = {
-        "pid": "1",
-        "uid": "0",
-        "gid": "0",
-        "groups": "0",
-        "no_new_privileges": "1",
-        "dumpable": "0",
-        "seccomp": "2",
-        "capabilities": f"{plan.room.guest_capabilities:016x}",
-        "bounding": f"{plan.room.bounding:016x}",
-        "interfaces": "lo",
-    }
-    require_facts(posture, wanted)
-    host = Path("/proc/version").read_text().strip()
-    if posture.facts.get("kernel") in (host, "", None):
-        raise HostError("the sandbox reports the host's own kernel; it was ended")

@@ -126,5 +126,4 @@ class Desk:
 
 
 def _told(renewal: Renewal) -> bytes:
-    text = f"renewal={renewal.number}\nsandbox={renewal.name}\n"
-    return sealed_letter(Writer().u8(_TELL).done() + text.encode())
+    return sealed_letter(Writer().u8(_TELL).done() + renewal.told)

@@ -61,7 +61,9 @@ class HostDisks:
                 return
             self._looking.add(source)
         # It ends with the process, and what it has half made is removed by the next who makes it.
-        threading.Thread(target=self._look_behind, args=(source,), daemon=True).start()
+        threading.Thread(
+            target=self._look_behind, args=(source,), name="cloister-look", daemon=True
+        ).start()
 
     def _look_behind(self, source: str | None) -> None:
         try:

@@ -76,7 +76,10 @@ def hidden_below(directories: tuple[str, ...], keep: Path) -> tuple[str, ...]:
             known = _known[directories] = _Known(_look(directories, keep), time.monotonic())
             return known.seen.hidden
     if time.monotonic() - known.looked_at > _FRESH_S and known.turn.acquire(blocking=False):
-        threading.Thread(target=_look_again, args=(known, directories, keep), daemon=True).start()
+        arguments = (known, directories, keep)
+        threading.Thread(
+            target=_look_again, args=arguments, name="cloister-look", daemon=True
+        ).start()
     return known.seen.hidden
 
 
