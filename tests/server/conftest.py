@@ -150,7 +150,7 @@ sandboxes = 1
 @pytest.fixture(scope="session")
 def server() -> Iterator[Server]:
     """One server that tests share; each makes tenants or sandboxes of its own."""
-    with _directory() as directory:
+    with short_directory() as directory:
         one = Server(directory, SETTINGS)
         one.start()
         try:
@@ -163,7 +163,7 @@ def server() -> Iterator[Server]:
 @pytest.fixture
 def start_server() -> Iterator[StartServer]:
     """Starts servers of one test's own."""
-    with _directory() as directory:
+    with short_directory() as directory:
         started: list[Server] = []
 
         def start(settings: str = SETTINGS) -> Server:
@@ -180,7 +180,7 @@ def start_server() -> Iterator[StartServer]:
                 one.stop()
 
 
-class _directory:
+class short_directory:
     """A short path: that of a unix socket has 107 bytes."""
 
     def __enter__(self) -> Path:

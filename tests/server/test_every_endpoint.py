@@ -118,6 +118,8 @@ def test_names_of_one_tenant_are_not_those_of_another(
         assert globex.get(f"/v1/volumes/{name}").status_code == 404
         assert globex.get(f"/v1/volumes/acme.{name}").status_code == 404
         assert globex.delete(f"/v1/volumes/{name}").status_code == 404
+        moved = globex.post(f"/v1/volumes/{name}/move", json={"to": "disk"})
+        assert moved.status_code == 404
         assert name not in globex.get("/v1/volumes").text
         shown = {"volumes": [f"{name}:/v"]}
         assert globex.post("/v1/sandboxes", json=shown).status_code == 404

@@ -26,6 +26,7 @@ def test_a_token_for_one_sandbox_is_for_nothing_else_of_its_tenant(
         ("GET", "/v1/volumes"),
         ("GET", "/v1/volumes/v"),
         ("DELETE", "/v1/volumes/v"),
+        ("POST", "/v1/volumes/v/move"),
         ("GET", "/v1/templates"),
         ("DELETE", "/v1/templates/t"),
         ("GET", "/v1/images"),

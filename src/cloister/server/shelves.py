@@ -18,6 +18,7 @@ from cloister.node import open_store
 from cloister.node.templates import TemplateRecord, Templates, split_reference
 from cloister.policy import Policy, read_policy
 from cloister.sandbox import baselines
+from cloister.sandbox.volume_moving import move_volume
 from cloister.server.records import Records
 from cloister.server.spec import SandboxSpec, require_nothing_lent
 from cloister.server.tenancy import OWNER, Names, TenantName
@@ -149,6 +150,17 @@ class Shelves:
             return await ask_store(lambda store: store.volumes.find(stored))
         except NotFound:
             raise NotFound(f"no volume {quote(name)}", what=name) from None
+
+    async def held_bytes(self, volume: Volume) -> int:
+        """Return what a volume may hold, or what is in it where nothing limits it."""
+        if volume.limit_bytes is not None:
+            return volume.limit_bytes
+        return await ask_store(lambda store: store.volumes.used_bytes(volume))
+
+    async def move_volume(self, tenant: TenantName, name: str, *, to_disk: bool) -> Volume:
+        """Have a volume of the tenant be a disk for machines, or a directory, with all in it."""
+        found = await self.volume(tenant, name)
+        return await move_volume(found.name, to_disk=to_disk)
 
     async def remove_volume(self, tenant: TenantName, name: str) -> None:
         """Remove a volume of the tenant."""

@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from cloister.cli.progress import Waiting
 from cloister.cli.ps import short_age
 from cloister.cli.served.place import client
 from cloister.cli.table import print_table
@@ -75,6 +76,14 @@ async def inspect_volume(name: str, as_json: bool) -> int:
         click.echo(json.dumps(found))
         return 0
     print_table(("name", "kind", "size", "age"), [_row(found)])
+    return 0
+
+
+async def move_volume(name: str, to: str, as_json: bool) -> int:
+    """Have a volume be a directory, or a disk for machines."""
+    with Waiting(f"moving {name}"):
+        moved = _volume(await client().ask("POST", f"/v1/volumes/{name}/move", {"to": to}))
+    click.echo(json.dumps(moved) if as_json else f"{name} is a {moved['kind']}")
     return 0
 
 

@@ -50,6 +50,7 @@ _SERVED = {
     "volume create": "stock:create_volume",
     "volume inspect": "stock:inspect_volume",
     "volume ls": "stock:list_volumes",
+    "volume move": "stock:move_volume",
     "volume rm": "stock:remove_volumes",
 }
 # These know by themselves where sandboxes are, or have nothing to do with them.

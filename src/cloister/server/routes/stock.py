@@ -49,6 +49,12 @@ class NewVolume(msgspec.Struct, forbid_unknown_fields=True):
     kind: VolumeKind = "directory"
 
 
+class MovedVolume(msgspec.Struct, forbid_unknown_fields=True):
+    """What a volume is to be from now on."""
+
+    to: VolumeKind
+
+
 class ImageInfo(msgspec.Struct):
     """An image that sandboxes can stand on."""
 
@@ -143,6 +149,17 @@ async def _make_volume(call: Call) -> VolumeInfo:
     return volume_info(made, names)
 
 
+async def _move_volume(call: Call) -> VolumeInfo:
+    wanted, tenant = await call.body(MovedVolume), call.caller.tenant
+    shelves, name = call.fleet.shelves, call.request.path_params["name"]
+    volume = await shelves.volume(tenant, name)
+    if kind_of(volume) != wanted.to:
+        # Until it is the other as a whole there are both.
+        async with call.fleet.stored.room(tenant, await shelves.held_bytes(volume)):
+            volume = await shelves.move_volume(tenant, name, to_disk=wanted.to == "disk")
+    return volume_info(volume, Names(tenant))
+
+
 async def _remove_volume(call: Call) -> None:
     await call.fleet.shelves.remove_volume(call.caller.tenant, call.request.path_params["name"])
 
@@ -186,6 +203,12 @@ ENDPOINTS = (
         status=201,
     ),
     Endpoint("GET", _VOLUME, "volumes:read", _volume, "Look at a volume", gives=VolumeInfo),
+    Endpoint(
+        *("POST", f"{_VOLUME}/move", "volumes:write", _move_volume),
+        "Have a volume that no sandbox uses be a directory, or a disk for machines",
+        takes=MovedVolume,
+        gives=VolumeInfo,
+    ),
     Endpoint(
         *("DELETE", _VOLUME, "volumes:write", _remove_volume),
         "Remove a volume that no sandbox uses",
