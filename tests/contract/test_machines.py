@@ -17,6 +17,8 @@ from cloister import GuestGone, Limits, Mount, Policy, Reason, RequestError, San
 from cloister.node import Node
 from cloister.policy import DirectoryRoot
 from cloister.runtime.microvm import MicrovmRuntime, accelerator
+from cloister.runtime.microvm import guest as guest_of_machine
+from cloister.runtime.microvm.guest import MicrovmGuest
 from cloister.runtime.microvm.images import smallest_root
 from cloister.runtime.microvm.smallest import COMMAND, smallest_policy
 from cloister.runtime.namespace import NamespaceRuntime
@@ -174,6 +176,25 @@ async def test_qemu_that_dies_takes_the_sandbox_with_it_and_nothing_else() -> No
             await running
         assert (await other.run("echo well")).stdout == "well\n"
     assert not [group for group in guest.groups if group.exists()]
+
+
+async def test_qemu_that_dies_while_it_is_looked_at_is_told_as_gone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked = guest_of_machine._platform
+
+    async def answers_and_dies(guest: MicrovmGuest) -> str:
+        said = await asked(guest)
+        os.kill(guest.pid, signal.SIGKILL)
+        async with asyncio.timeout(60):
+            # Until the launcher has taken note of its end, by which its number is gone.
+            while os.path.exists(f"/proc/{guest.pid}"):
+                await asyncio.sleep(0.01)
+        return said
+
+    monkeypatch.setattr(guest_of_machine, "_platform", answers_and_dies)
+    with pytest.raises(GuestGone):
+        await machine().open()
 
 
 async def test_what_a_machine_cannot_hold_is_refused() -> None:

@@ -16,6 +16,7 @@ from cloister.store import Store
 from cloister.store.volume_disk import disk_path
 
 from ..contract.machine_root import PLACE, has_machines, machine_root
+from .conftest import WALL
 from .test_kept_machines import LIMITS
 
 pytestmark = pytest.mark.skipif(
@@ -47,8 +48,11 @@ asyncio.run(main())
 
 
 @pytest.fixture(autouse=True)
-def surroundings(monkeypatch: pytest.MonkeyPatch) -> None:
+def surroundings(wall: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CLOISTER_MICROVM", str(PLACE))
+    if WALL == "microvm":
+        # Here machines are named, and what is not named is to be behind another wall.
+        monkeypatch.delenv("CLOISTER_RUNTIMES")
 
 
 def _machine(**settings: Any) -> Sandbox:

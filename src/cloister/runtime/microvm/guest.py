@@ -7,7 +7,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from cloister.errors import LaunchFailed
+from cloister.errors import GuestGone, LaunchFailed
 from cloister.runtime.microvm.desk import Desk
 from cloister.runtime.microvm.images import empty_tree, etc_tree
 from cloister.runtime.microvm.layers import Standing
@@ -105,7 +105,10 @@ async def facts_outside(guest: MicrovmGuest, kernel: str, kvm: str) -> dict[str,
     platform = await _platform(guest)
     facts = {"wall_version": f"QEMU {find_qemu().version}", "wall_platform": platform}
     facts |= {"kernel": kernel, "kvm": kvm}
-    status = Path(f"/proc/{guest.pid}/status").read_text()
+    try:
+        status = Path(f"/proc/{guest.pid}/status").read_text()
+    except (FileNotFoundError, ProcessLookupError) as error:
+        raise GuestGone("QEMU is gone", reason="gone") from error
     lines = (line.partition(":") for line in status.splitlines())
     facts["machine_seccomp"] = next((v.strip() for k, _, v in lines if k == "Seccomp"), "")
     if facts["machine_seccomp"] != "2":
