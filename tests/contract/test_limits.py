@@ -9,6 +9,16 @@ import pytest
 from cloister import Exhausted, GuestGone, Limits, Reason, Sandbox
 
 EAT = "import sys; data = bytearray(int(sys.argv[1]) << 20); print('ate it')"
+# What is shared no kernel can drop or write elsewhere; only what a program executes can make room.
+SHARE = """
+import mmap, sys
+held = []
+for _ in range(int(sys.argv[1])):
+    block = mmap.mmap(-1, 1 << 20)
+    for at in range(0, 1 << 20, 4096): block[at] = 1
+    held.append(block)
+print('shared it')
+"""
 FORK = """
 import os, sys, time
 children = []
@@ -38,6 +48,22 @@ async def test_memory_past_the_limit_ends_the_program_and_not_the_sandbox(make) 
         assert (result.reason, result.signal, result.stdout) == (Reason.MEMORY, 9, "")
         assert (await sandbox.run(["python3", "-c", EAT, "20"])).stdout == "ate it\n"
         assert (await sandbox.usage()).oom_kills >= 1
+
+
+async def test_shared_memory_past_the_limit_ends_the_program_that_took_it(make) -> None:
+    async with make(limits=Limits(memory="96MiB")) as sandbox:
+        beside = await sandbox.start(["sleep", "1000"])
+        assert (await sandbox.run(["python3", "-c", SHARE, "30"])).stdout == "shared it\n"
+        try:
+            result = await sandbox.run(["python3", "-c", SHARE, "200"], timeout=30)
+        except Exhausted as error:
+            # To the host all of gVisor is one program.
+            assert error.limit == "memory" and sandbox.policy.runtime == "gvisor"
+            return
+        assert (result.reason, result.signal, result.stdout) == (Reason.MEMORY, 9, "")
+        assert (await sandbox.run(["python3", "-c", SHARE, "30"])).stdout == "shared it\n"
+        assert beside.returncode is None
+        beside.kill()
 
 
 async def test_memory_below_the_limit_is_given(make) -> None:

@@ -113,6 +113,49 @@ async def test_memory_disk_and_processes_are_held_inside() -> None:
         assert (await sandbox.run("echo well")).stdout == "well\n"
 
 
+# Holds so many MiB that it shares, and then reads a file again and again that does not fit beside
+# them, until enough was dropped and read again.
+HOLD = """
+import mmap, os, sys, time
+def refaults():
+    lines = (line.split() for line in open('/proc/vmstat'))
+    return next(int(count) for name, count in lines if name == 'workingset_refault_file')
+held = mmap.mmap(-1, int(sys.argv[1]) << 20)
+for at in range(0, len(held), 4096): held[at] = 1
+print('held', flush=True)
+with open('big', 'wb') as file:
+    for _ in range(32): file.write(b'x' * (1 << 20))
+os.sync()
+before, until = refaults(), time.monotonic() + 3
+while time.monotonic() < until or refaults() - before < 8192:
+    with open('big', 'rb', buffering=0) as file:
+        while file.read(1 << 16): pass
+print('read')
+"""
+
+
+async def test_shared_memory_past_the_limit_ends_a_program_and_waiting_for_files_below_it_does_not(
+    sandbox: Sandbox,
+) -> None:
+    past = await sandbox.run(["python3", "-c", HOLD, "400"], timeout=60)
+    assert (past.reason, past.signal, past.stdout) == (Reason.MEMORY, 9, "")
+    # Nine tenths of the limit, which are 172.
+    below = await sandbox.run(["python3", "-c", HOLD, "172"], timeout=120)
+    assert below.stdout == "held\nread\n", below.describe()
+    # Not told by the shell, which ends well itself.
+    assert (await sandbox.run("python3 -c 'x = b\"x\" * (300 << 20)'; true", timeout=60)).ok
+    assert (await sandbox.usage()).oom_kills == 2
+
+
+@pytest.mark.soak
+async def test_a_machine_has_room_for_its_memory_on_the_host_however_much_that_is() -> None:
+    # More than QEMU has beside it, of which each page is the file's first and then its own.
+    take = "x = b'x' * (450 << 20); print('all of it')"
+    async with machine(limits=LIMITS.replace(memory="512MiB")) as sandbox:
+        result = await sandbox.run(["python3", "-c", take], timeout=120)
+        assert result.stdout == "all of it\n"
+
+
 async def test_a_machine_that_hangs_with_kvm_is_ended_in_time_and_others_are_emulated(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -67,7 +67,7 @@ pub fn exited(used: &Used, status: i32, processes: u32, hits: &mut Hits) -> ToHo
     ToHost::Exited(Exited {
         code,
         signal: signal as u8,
-        flags: if status == 0 { 0 } else { fullness() | hits.fresh() },
+        flags: hits.fresh() | if status == 0 { 0 } else { fullness() },
         user_us: used.user_us,
         system_us: used.system_us,
         peak_kib: used.peak_kib,

@@ -9,6 +9,7 @@ mod given;
 mod letters;
 mod modules;
 pub mod pages;
+mod pressure;
 mod reading;
 pub mod start;
 mod volumes;
@@ -18,6 +19,7 @@ use crate::wire::codec::{Malformed, Reader};
 use crate::zygote;
 use crate::zygote::message::{AWAKE, CONFIGURE, FAILED, FREEZE, FROZEN, LAUNCH, LAUNCHED, READY};
 use letters::{Port, DESK, WIRE};
+use pressure::Pressure;
 use std::io;
 use std::os::unix::io::{AsRawFd, OwnedFd};
 
@@ -152,12 +154,25 @@ fn begin(disks: Disks) -> io::Result<()> {
 /// Once there is a guest: hold everything still for as long as the machine is saved, and tell what goes
 /// on from that who it is before it moves again. Returns when the guest has ended.
 fn attend(launcher: &OwnedFd, pid: process::Pid, mut desk: Port, disks: Disks) -> io::Result<()> {
+    let mut pressure: Option<Pressure> = None;
     loop {
-        let mut waits =
-            [fd::wait_for(launcher.as_raw_fd(), libc::POLLIN), fd::wait_for(desk.number(), libc::POLLIN)];
+        let mut waits = [
+            fd::wait_for(launcher.as_raw_fd(), libc::POLLIN),
+            fd::wait_for(desk.number(), libc::POLLIN),
+            fd::wait_for(pressure.as_ref().map_or(-1, Pressure::number), libc::POLLPRI),
+        ];
         fd::poll(&mut waits, -1)?;
-        if waits[0].revents != 0 && !is_launched(launcher)? {
-            return Ok(());
+        if waits[0].revents != 0 {
+            if !is_launched(launcher)? {
+                return Ok(());
+            }
+            pressure = Some(Pressure::watch(pid)?);
+        }
+        match &mut pressure {
+            Some(watched) if waits[2].revents == libc::POLLPRI => watched.look()?,
+            // Its group is gone, and what was in it.
+            Some(_) if waits[2].revents != 0 => pressure = None,
+            _ => {}
         }
         if waits[1].revents & libc::POLLIN == 0 {
             continue;

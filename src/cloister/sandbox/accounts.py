@@ -21,22 +21,27 @@ class Accounts:
         self._seen: dict[str, int] = {}
         # How often a guest said that a limit was reached which only its own kernel counts.
         self.told_inside: dict[str, int] = {}
+        # What a guest said of that at the end of a program that ended well: it was another's.
+        self._of_others: set[str] = set()
         # Told of each limit that was reached, and how often since it was told last.
         self.on_hit: Callable[[str, int], None] | None = None
 
     def renew(self) -> None:
         """Another guest counts from nothing."""
         self._seen = {}
+        self._of_others = set()
 
     def why(self, exited: Exited) -> Reason:
         """Say why a process ended, from what was counted since the last that ended badly."""
-        if exited.signal == 0 and exited.code == 0:
-            return Reason.EXIT
-        fresh = self.look().union(exited.hits)
         for name in exited.hits:
             self.told_inside[name] = self.told_inside.get(name, 0) + 1
             if self.on_hit is not None:
                 self.on_hit(name, 1)
+        if exited.signal == 0 and exited.code == 0:
+            self._of_others.update(exited.hits)
+            return Reason.EXIT
+        fresh = self.look().union(exited.hits, self._of_others)
+        self._of_others = set()
         # 137 is how a shell passes on that its child was killed.
         if "memory" in fresh and (exited.signal == _SIGKILL or exited.code != 0):
             return Reason.MEMORY

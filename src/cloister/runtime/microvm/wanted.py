@@ -140,8 +140,12 @@ def outer_room(outer: Plan, shape: Shape, *, egress: bool) -> Room:
 
 
 def outer_policy(policy: Policy, shape: Shape) -> Policy:
-    """Return the policy with limits for all of QEMU, of which the machine is a part."""
-    memory = shape.ram_bytes + TRANSLATION_BYTES + _OWN_MEMORY_BYTES
+    """Return the policy with limits for all of QEMU, of which the machine is a part.
+
+    Its memory counts twice where nobody has touched it before: the kernel fills a hole in the file
+    that machines begin from before it copies it.
+    """
+    memory = 2 * shape.ram_bytes + TRANSLATION_BYTES + _OWN_MEMORY_BYTES
     pids = shape.processors + _OWN_THREADS
     limits = policy.limits.replace(memory=memory, pids=pids)
     return policy.replace(limits=limits, mounts=(), root=HostRoot())
