@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from cloister import Sandbox, Volume
+from cloister import Reason, Sandbox, Volume
 from cloister.errors import Busy, LaunchFailed, Unsupported
 from cloister.policy import DirectoryRoot
 from cloister.store import Store
@@ -28,6 +28,18 @@ _FILES = """
 mkdir a; echo one > a/f; ln a/f a/g; ln -s /etc/passwd a/l; chmod 2750 a; mkfifo a/p
 truncate -s 3M a/holes; echo end >> a/holes
 /usr/bin/python3 -I -c 'import os; os.setxattr("a/f", "user.x", b"v")'
+"""
+# It takes all there is, and is told so.
+_FILL = """
+import os
+file, taken = os.open("big", os.O_CREAT | os.O_WRONLY), 0
+for step in (1 << 23, 1 << 12):
+    try:
+        while True:
+            os.posix_fallocate(file, taken, step)
+            taken += step
+    except OSError as error:
+        if step == 1 << 12: raise
 """
 # It writes without an end, and is killed at that.
 _OWNER = """
@@ -66,6 +78,10 @@ async def test_a_volume_is_one_machines_that_writes_or_several_that_read(
     await Volume.create("v", "unlimited")
     async with _machine(volumes=SHOWN) as sandbox:
         (await sandbox.run("echo kept > /mnt/v/file; ls -a /mnt/v")).check()
+        assert (await sandbox.run("exit 3")).reason is Reason.EXIT
+        full = await sandbox.run(["python3", "-c", _FILL], cwd="/mnt/v", timeout=60)
+        assert full.reason is Reason.DISK and "No space left" in full.stderr
+        assert (await sandbox.run("rm /mnt/v/big; exit 3")).reason is Reason.EXIT
         for refused in (_machine(volumes=SHOWN), make(volumes=SHOWN)):
             with pytest.raises(Busy, match="is written to by the machine of process"):
                 await refused.open()

@@ -33,6 +33,8 @@ pub struct Inheritance {
 pub struct Contained {
     pub facts: Vec<u8>,
     pub counts: Vec<OwnedFd>,
+    /// Where it writes beside its own disk, if nobody outside can tell how full that is.
+    pub volumes: Vec<OwnedFd>,
 }
 
 /// Build the wall around this process.
@@ -55,7 +57,10 @@ pub fn contain(
     }
     step(plan.drill, Step::Devices, || devices::attach(plan, &trees, &new_root))?;
     step(plan.drill, Step::Proc, || masks::mount_proc(plan, &trees, &new_root))?;
-    step(plan.drill, Step::Mounts, || root::attach_mounts(plan, &trees, &new_root))?;
+    let volumes = step(plan.drill, Step::Mounts, || {
+        root::attach_mounts(plan, &trees, &new_root)?;
+        root::hold_volumes(plan, &trees)
+    })?;
     step(plan.drill, Step::Pivot, || root::pivot(trees, new_root))?;
     let counts = step(plan.drill, Step::Join, || session::join_groups(plan, held))?;
     step(plan.drill, Step::CgroupView, || wall::unshare(crate::sys::libc::CLONE_NEWCGROUP))?;
@@ -65,7 +70,7 @@ pub fn contain(
     step(plan.drill, Step::Landlock, || landlock::restrict(plan))?;
     step(plan.drill, Step::Seccomp, || wall::load_filter(filter))?;
     let facts = step(plan.drill, Step::Posture, || posture::verify(plan))?;
-    Ok(Contained { facts, counts })
+    Ok(Contained { facts, counts, volumes })
 }
 
 /// The same wall around another kernel: its program has the sandbox's ids, groups and namespaces and

@@ -268,6 +268,13 @@ pub fn attach_mounts(plan: &Plan, trees: &Trees, root: &NewRoot) -> io::Result<(
     Ok(())
 }
 
+/// Keep those that are written to, where the host has no view of them: a machine's volumes.
+pub fn hold_volumes(plan: &Plan, trees: &Trees) -> io::Result<Vec<OwnedFd>> {
+    let written =
+        plan.mounts.iter().zip(&trees.mounts).filter(|(mount, _)| mount.write && plan.stream_transport);
+    written.map(|(_, tree)| fd::dup_above(tree.as_raw_fd(), 0)).collect()
+}
+
 fn make_target(root: &NewRoot, path: &[u8], file: bool) -> io::Result<OwnedFd> {
     let at = root.fd.as_raw_fd();
     for end in path.iter().enumerate().filter(|(_, b)| **b == b'/').map(|(i, _)| i).chain([path.len()]) {

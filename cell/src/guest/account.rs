@@ -30,12 +30,14 @@ impl Used {
 #[derive(Default)]
 pub struct Hits {
     counts: Vec<OwnedFd>,
+    /// Disks beside its own that it writes to.
+    volumes: Vec<OwnedFd>,
     told: [u64; COUNTS.len()],
 }
 
 impl Hits {
-    pub fn new(counts: Vec<OwnedFd>) -> Hits {
-        Hits { counts, ..Hits::default() }
+    pub fn new(counts: Vec<OwnedFd>, volumes: Vec<OwnedFd>) -> Hits {
+        Hits { counts, volumes, ..Hits::default() }
     }
 
     /// Which were reached since this was asked last: bit 2 for memory, bit 3 for processes.
@@ -67,7 +69,7 @@ pub fn exited(used: &Used, status: i32, processes: u32, hits: &mut Hits) -> ToHo
     ToHost::Exited(Exited {
         code,
         signal: signal as u8,
-        flags: hits.fresh() | if status == 0 { 0 } else { fullness() },
+        flags: hits.fresh() | if status == 0 { 0 } else { fullness(&hits.volumes) },
         user_us: used.user_us,
         system_us: used.system_us,
         peak_kib: used.peak_kib,
@@ -77,15 +79,18 @@ pub fn exited(used: &Used, status: i32, processes: u32, hits: &mut Hits) -> ToHo
     })
 }
 
-/// Whether the disk was full when something failed: bit 0 for bytes, bit 1 for inodes.
-fn fullness() -> u8 {
-    match mount::space(b"/") {
-        Ok([size, blocks, free, inodes, free_inodes]) => {
-            let free = mount::available(b"/").unwrap_or(free);
-            let nearly = free * size < 64 * 1024 || free < blocks / 2048;
-            // btrfs counts none, and says that there are none and none are free.
-            u8::from(nearly) | u8::from(inodes > 0 && free_inodes == 0) << 1
-        }
-        Err(_) => 0,
-    }
+/// Whether a disk was full when something failed: bit 0 for bytes, bit 1 for inodes.
+fn fullness(volumes: &[OwnedFd]) -> u8 {
+    let own = mount::space(b"/").map(|[size, blocks, free, inodes, free_inodes]| {
+        let free = mount::available(b"/").unwrap_or(free);
+        [size, blocks, free, inodes, free_inodes]
+    });
+    let others = volumes.iter().map(mount::space_in);
+    std::iter::once(own).chain(others).flatten().map(is_full).fold(0, |all, one| all | one)
+}
+
+fn is_full([size, blocks, free, inodes, free_inodes]: [u64; 5]) -> u8 {
+    let nearly = free * size < 64 * 1024 || free < blocks / 2048;
+    // btrfs counts none, and says that there are none and none are free.
+    u8::from(nearly) | u8::from(inodes > 0 && free_inodes == 0) << 1
 }

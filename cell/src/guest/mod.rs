@@ -87,9 +87,9 @@ pub fn serve(control: OwnedFd, plan: &Plan, contained: Contained, doors: HandedD
         open_files: plan.open_files,
         change_identity: plan.uid_map.iter().map(|range| range.count).sum::<u32>() > 1,
     };
-    let Contained { facts, counts } = contained;
+    let Contained { facts, counts, volumes } = contained;
     let code = match Doors::handed(doors).and_then(|doors| {
-        run(control, house, facts, Extra { doors, hits: Hits::new(counts), ..Extra::default() })
+        run(control, house, facts, Extra { doors, hits: Hits::new(counts, volumes), ..Extra::default() })
     }) {
         Ok(()) => 0,
         Err(_) => 1,

@@ -267,6 +267,15 @@ pub fn space(path: &[u8]) -> io::Result<[u64; 5]> {
     Ok([stat.f_bsize as u64, stat.f_blocks, stat.f_bfree, stat.f_files, stat.f_ffree])
 }
 
+/// The same of where a directory is, with the blocks that a program can still take.
+pub fn space_in(dir: &OwnedFd) -> io::Result<[u64; 5]> {
+    // SAFETY: an all-zero statfs is valid.
+    let mut stat: libc::statfs = unsafe { std::mem::zeroed() };
+    // SAFETY: the kernel writes one statfs.
+    check(unsafe { libc::fstatfs(dir.as_raw_fd(), &mut stat) } as libc::c_long)?;
+    Ok([stat.f_bsize as u64, stat.f_blocks, stat.f_bavail, stat.f_files, stat.f_ffree])
+}
+
 /// How many blocks a program can still take: a filesystem may hold some back for itself.
 pub fn available(path: &[u8]) -> io::Result<u64> {
     let path = cstring(path)?;
