@@ -17,6 +17,8 @@ from cloister.runtime.namespace.layout import find_layout
 from cloister.verify.ends import has_ended
 from cloister.verify.resources import descendants
 
+from ..families import hold_family
+
 PROGRAM = [sys.executable, str(Path(__file__).with_name("eval_program.py"))]
 
 
@@ -47,7 +49,7 @@ def test_an_evaluation_that_is_ended_leaves_nothing(
 ) -> None:
     pid = hanging.pid
     wait_until(lambda: any(is_sleeping(each) for each in descendants(pid)))
-    inside = [os.pidfd_open(each) for each in descendants(pid)]
+    inside = list(hold_family(pid).values())
     assert any(record.owner_pid == pid for record in list_records())
     hanging.send_signal(number)
     hanging.wait(60)

@@ -15,6 +15,8 @@ import pytest
 from cloister.verify.ends import wait_ended
 from cloister.verify.resources import descendants
 
+from ..families import hold_family
+
 COMMAND = [sys.executable, "-m", "cloister", "mcp"]
 CLIENT = """
 import asyncio, os, sys
@@ -119,12 +121,11 @@ async def test_whoever_is_killed_leaves_no_process(victim, tmp_path, labelled, w
         try:
             await wait_until(lambda: any(map(is_sleeping, descendants(client.pid))))
             await wait_until(lambda: bool(labelled(label)))
-            family = descendants(client.pid)
-            pidfds = [os.pidfd_open(each) for each in family]
-            target = client.pid if victim == "client" else family[0]
+            family = hold_family(client.pid)
+            target = client.pid if victim == "client" else next(iter(family))
             assert victim == "client" or b"mcp" in Path(f"/proc/{target}/cmdline").read_bytes()
             os.kill(target, signal.SIGKILL)
-            for each in pidfds:
+            for each in family.values():
                 await asyncio.wait_for(wait_ended(each), 30)
                 os.close(each)
         finally:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import contextlib
 import os
 import random
 import select
@@ -17,8 +16,8 @@ import pytest
 
 from cloister.runtime.namespace.instance import runtime_directory
 from cloister.runtime.namespace.layout import find_layout
-from cloister.verify.resources import descendants
 
+from ..families import hold_family
 from .conftest import SYNCED, Server, StartServer, created
 
 SETTINGS = """
@@ -39,6 +38,7 @@ class Storm:
         self._stop = threading.Event()
         self._answer = threading.Condition()
         self._answers = 0
+        self._refused: list[str] = []
         self.made: set[str] = set()
         self.ended: set[str] = set()
         self.snapshots: set[str] = set()
@@ -50,21 +50,38 @@ class Storm:
             thread.start()
 
     def wait(self, answers: int) -> None:
-        """Wait until so many requests have been answered."""
+        """Wait until so many requests have been answered, or one was refused."""
+
+        def is_enough() -> bool:
+            return self._answers >= answers or bool(self._refused)
+
         with self._answer:
-            assert self._answer.wait_for(lambda: self._answers >= answers, DEADLINE_S)
+            assert self._answer.wait_for(is_enough, DEADLINE_S), (self._answers, answers)
+        assert not self._refused
+
+    def wait_for_disks(self, server: Server) -> None:
+        """Wait until one is there: the first sandboxes may have gone before the next have come."""
+        until = time.monotonic() + DEADLINE_S
+        while not disks_of(server):
+            assert time.monotonic() < until, f"no disk where they are looked for: {self._refused}"
+            time.sleep(0.01)
 
     def end(self) -> None:
         self._stop.set()
         for thread in self._threads:
             thread.join()
+        assert not self._refused
 
     def _run(self, work: Callable[[httpx.Client], None]) -> None:
-        with (
-            contextlib.suppress(httpx.TransportError),
-            httpx.Client(base_url=self._url, headers=self._headers, timeout=60) as client,
-        ):
-            work(client)
+        try:
+            with httpx.Client(base_url=self._url, headers=self._headers, timeout=60) as client:
+                work(client)
+        except httpx.TransportError:
+            # The server was killed.
+            pass
+        except AssertionError as error:
+            self._refused.append(str(error))
+            self._told()
 
     def _told(self) -> None:
         with self._answer:
@@ -113,8 +130,8 @@ def kill_and_look(server: Server, token: str, chance: random.Random) -> None:
     storm.wait(chance.randint(4, 40))
     assert server.process is not None
     pid = server.process.pid
-    assert disks_of(server), "disks are not where they are looked for"
-    processes = {each: os.pidfd_open(each) for each in descendants(pid) if alive(each)}
+    storm.wait_for_disks(server)
+    processes = hold_family(pid)
     server.stop(signal.SIGKILL)
     storm.end()
     for each, descriptor in processes.items():
@@ -142,10 +159,6 @@ def kill_and_look(server: Server, token: str, chance: random.Random) -> None:
     for snapshot in storm.snapshots:
         assert client.delete(f"/v1/snapshots/{snapshot}").status_code == 204
     wait_clean(server, pid)
-
-
-def alive(pid: int) -> bool:
-    return os.path.exists(f"/proc/{pid}")
 
 
 def wait_clean(server: Server, pid: int) -> None:

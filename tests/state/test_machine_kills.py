@@ -26,6 +26,7 @@ from cloister.store import Store
 from cloister.verify.resources import descendants
 
 from ..contract.machine_root import PLACE, has_machines, machine_root
+from ..families import hold_family
 from .conftest import mounts_of, remove_everything, trees_of
 from .machine_life import live
 
@@ -94,7 +95,7 @@ async def test_an_owner_killed_twenty_times_in_any_step_leaves_no_machine_and_no
         assert await asyncio.to_thread(owner.stdout.readline) == "create\n"
         await asyncio.sleep(chance.random() * span_s)
         assert owner.poll() is None, seed
-        below = {pid: os.pidfd_open(pid) for pid in descendants(owner.pid) if _is_there(pid)}
+        below = hold_family(owner.pid)
         os.kill(owner.pid, signal.SIGKILL)
         owner.wait()
         owner.stdout.close()
@@ -164,7 +165,3 @@ def _machines() -> Iterator[int]:
             continue
         if b"-accel" in words:
             yield pid
-
-
-def _is_there(pid: int) -> bool:
-    return os.path.exists(f"/proc/{pid}")
