@@ -145,3 +145,38 @@ def wait_for_waiting(owner: httpx.Client, count: int) -> None:
             return
         pause.wait(0.1)
     raise AssertionError(owner.get("/metrics").text)
+
+
+def test_what_is_stored_and_what_is_started_at_once_have_one_quota_together(
+    start_server: StartServer,
+) -> None:
+    server = start_server(SETTINGS.replace("most_sandboxes = 3", "").replace("60MiB", "300MiB"))
+    token = server.token("acme")
+    clients = [server.client(token) for _ in range(6)]
+    acme, together = clients[0], threading.Barrier(len(clients))
+    ids: list[str] = []
+
+    def start(client: httpx.Client) -> None:
+        # Connected before: what takes long is not what comes at the same time.
+        assert client.get("/v1/volumes").status_code == 200
+        together.wait()
+        answer = client.post("/v1/sandboxes", json={"limits": {"disk": "60MiB"}})
+        assert answer.status_code in (201, 507), answer.text
+        if answer.status_code == 201:
+            ids.append(answer.json()["id"])
+
+    def start_all() -> int:
+        threads = [threading.Thread(target=start, args=(client,)) for client in clients]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        return len(ids)
+
+    disk = {"name": "data", "size": "200MiB", "kind": "disk"}
+    assert acme.post("/v1/volumes", json=disk).status_code == 201
+    # Nobody has counted what there is now: 200 MiB and one of 60 are no more than 300.
+    assert start_all() == 1
+    assert acme.delete(f"/v1/sandboxes/{ids.pop()}").status_code == 204
+    assert acme.delete("/v1/volumes/data").status_code == 204
+    assert start_all() == 5

@@ -34,9 +34,16 @@ class Held:
     pids: int = 0
     # Beside what runs: kept disks, snapshots, volumes, templates.
     stored_bytes: int = 0
+    # What is being stored, and was not there yet when the rest was counted.
+    storing_bytes: int = 0
     # What the tenant's own tokens ask, and what others do who know an address of a port of it.
     own: Asked = field(default_factory=Asked)
     visits: Asked = field(default_factory=Asked)
+
+    @property
+    def all_disk_bytes(self) -> int:
+        """All that counts as disk: of what runs, of what is stored and of what is about to be."""
+        return self.disk_bytes + self.stored_bytes + self.storing_bytes
 
 
 class Quotas:
@@ -66,9 +73,8 @@ class Quotas:
         if held.memory_bytes + memory > quota.memory_bytes:
             have, most = format_bytes(held.memory_bytes), format_bytes(quota.memory_bytes)
             raise _over("memory", f"{have} of memory", most)
-        if held.disk_bytes + held.stored_bytes + disk > quota.disk_bytes:
-            have_bytes = held.disk_bytes + held.stored_bytes
-            have, most = format_bytes(have_bytes), format_bytes(quota.disk_bytes)
+        if held.all_disk_bytes + disk > quota.disk_bytes:
+            have, most = format_bytes(held.all_disk_bytes), format_bytes(quota.disk_bytes)
             raise _over("disk", f"{have} of disk", most)
         if held.cpus + cpus > quota.cpus:
             raise _over("cpus", f"{held.cpus:g} processors", f"{quota.cpus:g}")

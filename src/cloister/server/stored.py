@@ -6,8 +6,10 @@ import asyncio
 import json
 import time
 import weakref
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
+from functools import partial
 
 from cloister.errors import Exhausted
 from cloister.model import format_bytes
@@ -43,8 +45,10 @@ class Stored:
         # Those that run count as what they were promised, also where they are kept.
         self._running = running
         self._counted_at: dict[TenantName, float] = {}
-        self._storing: weakref.WeakValueDictionary[TenantName, asyncio.Lock]
-        self._storing = weakref.WeakValueDictionary()
+        # How often there was more or less: what was counted across such a moment is counted again.
+        self._changes: Counter[TenantName] = Counter()
+        self._storing: _Locks = weakref.WeakValueDictionary()
+        self._counting: _Locks = weakref.WeakValueDictionary()
 
     @asynccontextmanager
     async def room(self, tenant: TenantName, further_bytes: int = 0) -> AsyncIterator[None]:
@@ -52,14 +56,15 @@ class Stored:
 
         What is counted is there: were two counted before either is, both would find room for one.
         """
-        storing = self._storing.get(tenant)
-        if storing is None:
-            storing = self._storing[tenant] = asyncio.Lock()
-        async with storing:
+        async with _lock_of(self._storing, tenant):
             await self.require(tenant, further_bytes)
+            held = self._quotas.held(tenant)
+            # From here on for starts too, which are counted at the same time.
+            held.storing_bytes += further_bytes
             try:
                 yield
             finally:
+                held.storing_bytes -= further_bytes
                 self.changed(tenant)
 
     async def require(self, tenant: TenantName, further_bytes: int = 0) -> None:
@@ -68,9 +73,8 @@ class Stored:
             return
         await self.count(tenant)
         held, quota = self._quotas.held(tenant), self._settings.quota_of(tenant)
-        have_bytes = held.disk_bytes + held.stored_bytes
-        if have_bytes + max(further_bytes, _LEAST_BYTES) > quota.disk_bytes:
-            have, most = format_bytes(have_bytes), format_bytes(quota.disk_bytes)
+        if held.all_disk_bytes + max(further_bytes, _LEAST_BYTES) > quota.disk_bytes:
+            have, most = format_bytes(held.all_disk_bytes), format_bytes(quota.disk_bytes)
             raise Exhausted(
                 f"this tenant has {have} of disk with what is stored, and may have {most} in all; "
                 "remove something first",
@@ -85,29 +89,55 @@ class Stored:
     def changed(self, tenant: TenantName) -> None:
         """Note that there may be more or less than when it was counted."""
         self._counted_at.pop(tenant, None)
+        self._changes[tenant] += 1
 
     async def count_before(self, tenant: TenantName, keep: str | None) -> None:
         """Count before a sandbox is started, if need be; one that is kept counts as running."""
-        last = self._counted_at.get(tenant, float("-inf"))
-        if keep is not None or time.monotonic() - last > _FRESH_S:
-            await self.count(tenant, keep)
-
-    async def count(self, tenant: TenantName, besides: str | None = None) -> None:
-        """Look at what there is now, besides a kept sandbox that is about to run."""
-        if tenant == OWNER:
+        if keep is None and self._is_fresh(tenant):
             return
-        self._counted_at[tenant] = time.monotonic()
-        snapshots = await self._shelves.snapshots(tenant)
-        running = frozenset(each.keep for each in self._running(tenant)) | {besides}
-        found = await ask_store(lambda store: _measure(store, tenant, snapshots, running))
-        self._quotas.held(tenant).stored_bytes = found
+        async with _lock_of(self._counting, tenant):
+            # Whoever waited for another's count has it.
+            if keep is not None or not self._is_fresh(tenant):
+                await self._count(tenant, keep)
+
+    async def count(self, tenant: TenantName) -> None:
+        """Look at what there is now."""
+        async with _lock_of(self._counting, tenant):
+            await self._count(tenant, None)
+
+    async def _count(self, tenant: TenantName, besides: str | None) -> None:
+        """Count all but a kept sandbox that is about to run, until nothing changed meanwhile."""
+        changes = None
+        while tenant != OWNER and changes != self._changes[tenant]:
+            changes, began_at = self._changes[tenant], time.monotonic()
+            snapshots = await self._shelves.snapshots(tenant)
+            running = frozenset(each.keep for each in self._running(tenant)) | {besides}
+            found = await ask_store(partial(_measure, tenant, snapshots, running))
+            self._quotas.held(tenant).stored_bytes = found
+            self._counted_at.pop(tenant, None)
+            if besides is None:
+                self._counted_at[tenant] = began_at
+
+    def _is_fresh(self, tenant: TenantName) -> bool:
+        last = self._counted_at.get(tenant, float("-inf"))
+        return time.monotonic() - last <= _FRESH_S
+
+
+_Locks = weakref.WeakValueDictionary[TenantName, asyncio.Lock]
+
+
+def _lock_of(locks: _Locks, tenant: TenantName) -> asyncio.Lock:
+    lock = locks.get(tenant)
+    if lock is None:
+        lock = locks[tenant] = asyncio.Lock()
+    return lock
 
 
 def _measure(
-    store: Store,
     tenant: TenantName,
     snapshots: list[Snapshot],
     running: frozenset[str | None],
+    store: Store,
 ) -> int:
     """Return the bytes of a tenant: promises where there is one, else what is there."""
     names = Names(tenant)
