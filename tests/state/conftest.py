@@ -61,6 +61,7 @@ OF_ANOTHER_WALL = {
 OF_ONE_FILE = ("test_kept_machines", "test_machine_volumes", "test_read_machines")
 # About memory, or the one file of a machine: once is enough, whatever the disk is kept in.
 WITH_ONE_DRIVER = {
+    "test_a_file_that_has_no_name_any_more_is_waited_for_and_ends_nobody",
     "test_a_fork_that_ended_while_it_stood_ready_is_begun_anew",
     "test_a_name_that_is_taken_is_refused_before_anything_is_ended",
     "test_an_owner_killed_before_memory_is_sealed_leaves_no_name_for_the_disk_alone",

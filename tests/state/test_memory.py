@@ -17,7 +17,7 @@ from cloister.errors import Busy, GuestGone, HostError, LaunchFailed, RequestErr
 from cloister.node import Node
 from cloister.node.memory_key import SETTING
 from cloister.runtime.doors import HTTP_PROXY_PORT
-from cloister.runtime.gvisor import runtime
+from cloister.runtime.gvisor import runtime, saving
 from cloister.runtime.namespace.memory_place import is_in_memory
 from cloister.store import Store
 
@@ -182,6 +182,34 @@ async def test_a_sandbox_that_has_nearly_all_its_memory_is_saved_to_memory(make:
         place = Node.current().runtime_for(sandbox.policy).memory_place("none")  # type: ignore[attr-defined]
         assert is_in_memory(place.parent)
         await sandbox.snapshot("full", memory=True)
+        assert (await sandbox.run(["echo", "alive"])).stdout == "alive\n"
+
+
+HOLDING = """
+import os
+file = open("/workspace/gone", "w")
+os.unlink("/workspace/gone")
+print("held", flush=True)
+input()
+file.close()
+print("closed", flush=True)
+input()
+"""
+
+
+async def test_a_file_that_has_no_name_any_more_is_waited_for_and_ends_nobody(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(saving, "_SAVABLE_S", 0.1)
+    async with make(trust="untrusted", runtime="gvisor", storage="disk") as sandbox:
+        program = await sandbox.start(["python3", "-c", HOLDING], stdin=True)
+        assert await _line(program) == b"held\n"
+        with pytest.raises(Busy, match=r"process .* holds /workspace/gone"):
+            await sandbox.snapshot("never", memory=True)
+        # Nothing was lost by it: the program goes on, and once it has closed the file it is saved.
+        await program.stdin.write(b"\n")
+        assert await _line(program) == b"closed\n"
+        await sandbox.snapshot("later", memory=True)
         assert (await sandbox.run(["echo", "alive"])).stdout == "alive\n"
 
 

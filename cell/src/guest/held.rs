@@ -1,6 +1,6 @@
 //! A guest that is held still while its memory is saved, and goes on: the same, or as another.
 
-use super::Guest;
+use super::{unsaved, Guest};
 use crate::sys::{fd, libc, mount};
 use crate::wire::message::{ToGuest, ToHost};
 use crate::wire::GENERATION;
@@ -13,8 +13,15 @@ const DIRECTORY: &str = "/dev/cloister";
 const RENEWAL: &str = "/dev/cloister/renewal";
 
 impl Guest {
-    /// Say HELD, and then nothing: what is saved meanwhile is between two frames.
+    /// Say HELD, and then nothing: what is saved meanwhile is between two frames. Where this kernel could
+    /// not be saved, say why, and go on.
     pub(super) fn hold(&mut self, id: u32) -> io::Result<()> {
+        if self.again.is_some() && !self.is_nobody {
+            if let Some(detail) = unsaved::find()? {
+                let errno = libc::EBUSY as u32;
+                return self.link.say(id, &ToHost::Failed { errno, step: b"hold".to_vec(), detail });
+            }
+        }
         self.link.say(id, &ToHost::Held)?;
         loop {
             let mut waits = [fd::wait_for(self.link.number(), self.link.wants())];
@@ -57,6 +64,7 @@ impl Guest {
         let facts = match self.again {
             Some(again) => {
                 // Begun ahead it is nobody yet: its programs are told with the next one.
+                self.is_nobody = name.is_empty();
                 if !name.is_empty() {
                     tell(renewal, name)?;
                 }

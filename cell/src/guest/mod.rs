@@ -18,6 +18,7 @@ mod redirect;
 mod slots;
 mod spawn;
 mod tree;
+mod unsaved;
 
 use crate::contain::Contained;
 use crate::plan::Plan;
@@ -70,6 +71,8 @@ struct Guest {
     house: House,
     /// How to say anew what is true, where the memory of this kernel can be saved.
     again: Option<Facts>,
+    /// Begun ahead of whoever comes: nobody asked for its memory.
+    is_nobody: bool,
     /// What was said at first, which stays true of a sandbox in a machine that is saved as a whole.
     facts: Vec<u8>,
     link: Link,
@@ -119,7 +122,7 @@ fn run(control: OwnedFd, house: House, facts: Vec<u8>, extra: Extra) -> io::Resu
     let signals = process::signal_descriptor(&[libc::SIGCHLD, KEEPER_SIGNAL])?;
     let Extra { groups, again, doors, hits } = extra;
     let jobs = Jobs::new(null, groups, hits)?;
-    let mut guest = Guest { house, again, facts, link, jobs, ducts: Vec::new(), doors };
+    let mut guest = Guest { house, again, is_nobody: false, facts, link, jobs, ducts: Vec::new(), doors };
     let mut waits: Vec<Wait> = Vec::new();
     loop {
         waits.clear();

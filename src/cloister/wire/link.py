@@ -11,13 +11,15 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from cloister.errors import CloisterError, GuestGone, ProtocolViolation
+from cloister.errors import Busy, CloisterError, GuestGone, ProtocolViolation
+from cloister.model import quote
 from cloister.wire.frames import MAX_FROM_GUEST, Assembler
 from cloister.wire.messages import (
     CUT,
     FIRST_OF_GUEST,
     GENERATION,
     Accepted,
+    Failed,
     Hello,
     Message,
     decode_message,
@@ -172,11 +174,12 @@ class Link:
     async def hold(self) -> None:
         """Have the guest say nothing more; when this returns all it said is here.
 
-        What is sent from now on waits until `proceed`. Nothing more is read, not even its end.
+        What is sent from now on waits until `proceed`. Nothing more is read, not even its end. One
+        that cannot be held goes on as if nothing had been, and says why: `Busy`.
         """
         held: asyncio.Future[None] = self._loop.create_future()
         id = self.new_id()
-        self.listen(id, _Waiting(held))
+        self.listen(id, _Holding(held))
         self.send(encode_hold(id))
         self._withheld = []
         try:
@@ -186,6 +189,9 @@ class Link:
             error = GuestGone("the guest does not hold still", reason="hung")
             self._lose(error)
             raise error from None
+        except Busy:
+            self._send_withheld()
+            raise
         finally:
             self.forget(id)
         if self._error is None:
@@ -203,8 +209,12 @@ class Link:
             self._socket = control
             self._frames = Assembler(MAX_FROM_GUEST)
         self._loop.add_reader(self._socket.fileno(), self._readable)
+        self._send_withheld(encode_proceed(self.new_id()))
+
+    def _send_withheld(self, *first: bytes) -> None:
         withheld, self._withheld = self._withheld or [], None
-        self.send(encode_proceed(self.new_id()))
+        for frame in first:
+            self.send(frame)
         for frame, descriptors in withheld:
             self.send(frame, descriptors)
             _close(descriptors)
@@ -360,6 +370,16 @@ class _Waiting:
     def lost(self, error: CloisterError) -> None:
         if not self._heard.done():
             self._heard.set_exception(error)
+
+
+class _Holding(_Waiting):
+    """Waits for the word that a guest holds still, or why it cannot."""
+
+    def hear(self, message: Message) -> None:
+        if isinstance(message, Failed) and not self._heard.done():
+            why = quote(message.detail.decode("utf-8", "replace"))
+            self._heard.set_exception(Busy(f"the guest cannot be held: {why}", holder="inside"))
+        super().hear(message)
 
 
 def _dup(fd: int) -> int:

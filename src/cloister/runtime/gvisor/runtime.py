@@ -27,6 +27,8 @@ from cloister.runtime.gvisor.bundle import kernel_of, kernel_rlimits, restoring
 from cloister.runtime.gvisor.posture import KERNEL, outside, programs, require_posture
 from cloister.runtime.gvisor.program import INSTALL, candidates, find_runsc
 from cloister.runtime.gvisor.saving import (
+    goes_on,
+    hold_savable,
     make_image_place,
     require_release,
     save,
@@ -185,20 +187,19 @@ class GvisorRuntime:
             raise RequestError("this guest belongs to another runtime")
         if guest.plan.disk is None:
             raise Unsupported('memory is saved with a disk; say storage="disk" at the start')
-        await guest.link.hold()
+        await hold_savable(guest.link)
         # Its end is not a loss from here on.
         on_lost = self._launching.expect_end(guest)
         try:
             with room_to_save(guest.groups):
                 await save(guest.word)
         except LaunchFailed as failed:
-            if KERNEL not in programs(guest):
+            if KERNEL not in programs(guest) or not await goes_on(guest.link):
                 lost = GuestGone(f"{failed.message}; runsc has ended over it", reason="gone")
                 _tell(on_lost, lost)
                 raise lost from failed
             if on_lost is not None:
                 self._launching.hand_over(guest, guest.id, on_lost)
-            guest.link.proceed()
             raise
         except GuestGone as gone:
             _tell(on_lost, gone)

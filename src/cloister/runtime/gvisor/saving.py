@@ -7,17 +7,24 @@ import os
 import shutil
 import socket
 import stat
+import time
 from pathlib import Path
 
-from cloister.errors import GuestGone, LaunchFailed, ProtocolViolation, Unsupported
+from cloister.errors import Busy, GuestGone, LaunchFailed, ProtocolViolation, Unsupported
 from cloister.model import quote
 from cloister.runtime.gvisor.program import Runsc
+from cloister.wire import Link
 
 # The file that says which runsc wrote the others, and alone can read them.
 RELEASE = "release"
 _SAVE = b"s"
 # Memory is written at the speed of memory; this is for a runsc that does not answer.
 _SAVE_S = 120.0
+# How long programs have to close what cannot be saved, and how often that is looked at.
+_SAVABLE_S = 2.0
+_LOOK_AGAIN_S = 0.05
+# Far more than a guest takes that has just been held still.
+_ANSWER_S = 60.0
 _MAX_LOG = 4096
 _MAX_RELEASE = 1024
 _IMAGE_SUFFIX = ".img"
@@ -75,6 +82,36 @@ def memory_names(files: Path, *, with_release: bool = False) -> list[str]:
 
 def _release(runsc: Runsc) -> str:
     return f"{runsc.version} {runsc.platform}"
+
+
+async def hold_savable(link: Link) -> None:
+    """Have the guest hold still in a moment in which runsc can save everything.
+
+    Over a file that is open and has no name any more it would end, and all programs with it.
+    """
+    deadline = time.monotonic() + _SAVABLE_S
+    while True:
+        try:
+            return await link.hold()
+        except Busy as error:
+            if time.monotonic() > deadline:
+                raise Busy(
+                    f"memory cannot be saved on gVisor while a program has a file open that was "
+                    f"deleted or replaced ({error.message}); close it, or save the disk alone",
+                    holder=error.holder,
+                ) from None
+        # Nobody is told when a program closes a file.
+        await asyncio.sleep(_LOOK_AGAIN_S)
+
+
+async def goes_on(link: Link) -> bool:
+    """Let the guest go on whose memory was not saved; False if it does not: it ends of that."""
+    try:
+        link.proceed()
+        await link.wait_answer(_ANSWER_S)
+    except GuestGone:
+        return False
+    return True
 
 
 async def save(word: socket.socket) -> None:
