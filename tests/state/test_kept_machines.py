@@ -272,10 +272,19 @@ async def test_a_way_back_that_fails_leaves_what_was_kept_in_its_machine(
     # What a hostile machine made of its disk is for a machine to fail at.
     (image,) = disks[0].path.rglob("machine.img")
     with image.open("r+b") as file:
+        was = file.read(1 << 20)
+        file.seek(0)
         file.write(os.urandom(1 << 20))
     with pytest.raises(CloisterError, match="the kept disk cannot be mounted"):
         await promote("task", Trust.INTERNAL, weaker=True)
     assert store.kept.find("task").disk == before.disk and store.disks.list() == disks
+    # The usual size of its disk, which nobody asked for, is in nobody's way.
+    with image.open("r+b") as file:
+        file.write(was)
+    moved = await promote("task", Trust.INTERNAL, weaker=True)
+    assert (moved.wall, moved.disk_is_unlimited) == ("namespace", not store.driver.holds_quota)
+    async with Sandbox(keep="task") as sandbox:
+        assert (await sandbox.run(["cat", "a"])).stdout == "one\n"
 
 
 async def _change_and_fail(state: State) -> None:

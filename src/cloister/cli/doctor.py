@@ -9,6 +9,7 @@ from dataclasses import asdict
 import click
 
 from cloister.cli import session
+from cloister.cli.progress import Waiting
 from cloister.cli.table import print_table
 
 _STYLES = {"ok": "green", "missing": "red", "advice": "yellow"}
@@ -29,7 +30,8 @@ def doctor(as_json: bool) -> int:
 async def _examine(as_json: bool) -> int:
     from cloister.doctor import State, examine
 
-    report = await examine()
+    with Waiting("starting sandboxes, to see what holds here"):
+        report = await examine()
     if as_json:
         findings = [asdict(finding) for finding in report.findings]
         click.echo(json.dumps({"can_start": report.can_start, "findings": findings}))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import click
@@ -12,7 +13,9 @@ from cloister.cli import session
 from cloister.cli.kept import find_kept
 from cloister.cli.progress import Waiting
 from cloister.cli.snapshot import take
-from cloister.errors import AlreadyExists, RequestError
+from cloister.cli.start import resume_in_background
+from cloister.cli.telling import note
+from cloister.errors import AlreadyExists, CloisterError, HostError, RequestError
 from cloister.model import new_sandbox_id, parse_name, quote
 from cloister.node import Workspace, open_store
 from cloister.policy import read_policy
@@ -21,6 +24,8 @@ from cloister.sandbox.fork import require_count
 
 if TYPE_CHECKING:
     from cloister.store import Snapshot, Store
+
+_AT_ONCE = 4
 
 
 @click.command()
@@ -32,21 +37,26 @@ if TYPE_CHECKING:
     help="Names for them, {n} being 1, 2, 3; NAME-fork-{n} unless told.",
 )
 @click.option("--grants", is_flag=True, help="Give them the host directories and volumes too.")
+@click.option("--resume", is_flag=True, help="Have the programs of all of them go on at once.")
 @click.option("--json", "as_json", is_flag=True, help="Print the names as a JSON list.")
 @click.argument("source", metavar="NAME[@SNAPSHOT]")
-def fork(source: str, count: int, pattern: str | None, grants: bool, as_json: bool) -> int:
+def fork(
+    source: str, count: int, pattern: str | None, grants: bool, resume: bool, as_json: bool
+) -> int:
     """Make independent kept sandboxes from a snapshot, or from what NAME is now.
 
     They have its policy, an identity and a disk of their own, and share nothing they write.
     Start one with `cloister start`, or use it with `cloister run --keep`. Forks of a snapshot
-    with memory go on with its programs at `cloister resume`.
+    with memory go on with its programs at `cloister resume`, or with --resume at once.
 
     For example: `cloister fork task-42@before-upgrade --count 3`
     """
-    return session.run_until_signal(lambda: _fork(source, count, pattern, grants, as_json))
+    return session.run_until_signal(lambda: _fork(source, count, pattern, grants, resume, as_json))
 
 
-async def _fork(source: str, count: int, pattern: str | None, grants: bool, as_json: bool) -> int:
+async def _fork(
+    source: str, count: int, pattern: str | None, grants: bool, resume: bool, as_json: bool
+) -> int:
     name, at, which = source.partition("@")
     if at and not which:
         raise RequestError(f"{quote(source)} names no snapshot after the @; leave the @ out")
@@ -57,9 +67,20 @@ async def _fork(source: str, count: int, pattern: str | None, grants: bool, as_j
             base = await asyncio.to_thread(store.snapshots.find, source)
         else:
             base = await take(name, None)
+        remembers = await asyncio.to_thread(store.memories.has, base.id)
+        if resume and not remembers:
+            raise RequestError(
+                f"{quote(source)} has no programs that could go on; leave --resume out, or save "
+                "them with `cloister snapshot --memory` first"
+            )
         for each in names:
-            await _make(store, base, each, grants)
+            await _make(store, base, each, grants, remembers)
             await asyncio.to_thread(baselines.hand_on, store, name, each)
+    if resume:
+        with Waiting(f"resuming {len(names)} forks of {source}"):
+            await _resume_all(store, names)
+    elif remembers:
+        note("their programs wait on the disk; `cloister resume NAME` has those of one go on")
     if as_json:
         click.echo(json.dumps(names))
     else:
@@ -94,9 +115,8 @@ async def _free_names(store: Store, name: str, count: int, pattern: str | None) 
     return [parse_name(each, "the name of a fork") for each in names]
 
 
-async def _make(store: Store, base: Snapshot, name: str, grants: bool) -> None:
+async def _make(store: Store, base: Snapshot, name: str, grants: bool, remembers: bool) -> None:
     policy = read_policy(json.loads(base.policy), f"snapshot {base.id}")
-    remembers = await asyncio.to_thread(store.memories.has, base.id)
     if remembers and (policy.mounts or policy.volumes) and not grants:
         raise RequestError(
             f"forks of {base.id} go on with its programs, which have its host directories and "
@@ -108,3 +128,25 @@ async def _make(store: Store, base: Snapshot, name: str, grants: bool) -> None:
     await workspace.close()
     if remembers:
         await asyncio.to_thread(store.memories.pause, name, base.id)
+
+
+async def _resume_all(store: Store, names: Sequence[str]) -> None:
+    """Have all of them go on, a few at a time: each is a process that reads the same memory."""
+    turns = asyncio.Semaphore(_AT_ONCE)
+
+    async def one(name: str) -> None:
+        async with turns:
+            await resume_in_background(store, name)
+
+    ended = await asyncio.gather(*map(one, names), return_exceptions=True)
+    failed = [(name, error) for name, error in zip(names, ended, strict=True) if error is not None]
+    for name, error in failed:
+        if not isinstance(error, CloisterError):
+            raise error
+        note(f"{name} does not go on: {error}")
+    if failed:
+        name, error = failed[0]
+        raise HostError(
+            f"{len(failed)} of {len(names)} forks do not go on; they are kept, and `cloister "
+            f"resume {name}` tries one of them again"
+        )

@@ -8,11 +8,12 @@ import json
 import click
 
 from cloister.cli import session
-from cloister.cli.kept import find_kept, require_running
+from cloister.cli.kept import find_kept, policy_of, require_running
 from cloister.cli.progress import Waiting
 from cloister.cli.start import resume_in_background
+from cloister.cli.telling import note
 from cloister.errors import RequestError
-from cloister.model import quote
+from cloister.model import Trust, quote
 
 
 @click.command()
@@ -25,6 +26,8 @@ from cloister.model import quote
 @click.argument("name")
 def pause(name: str, to_disk: bool, as_json: bool) -> int:
     """Hold every process of the running kept sandbox NAME still; memory stays, no CPU is used.
+
+    What is to outlive a reboot is saved with --to-disk, behind a wall with a kernel of its own.
 
     For example: `cloister pause task-42`
     """
@@ -77,6 +80,12 @@ async def _pause(name: str, paused: bool, as_json: bool) -> int:
     remote = await require_running(name)
     await (remote.pause() if paused else remote.resume())
     _tell(name, "paused" if paused else "running", as_json)
+    kept = (await find_kept(name))[1]
+    if paused and not as_json and policy_of(kept).trust is not Trust.INTERNAL:
+        note(
+            "its programs are in memory, and gone with its process or a reboot; "
+            f"`cloister pause --to-disk {name}` saves them"
+        )
     return 0
 
 

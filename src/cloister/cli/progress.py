@@ -8,12 +8,17 @@ import time
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
+from cloister.cli.telling import note
+from cloister.runtime.telling import listening
+
 if TYPE_CHECKING:
     from rich.progress import Progress as RichProgress
     from rich.progress import TaskID
     from rich.status import Status
 
 _PATIENCE_S = 1.0
+# Where nobody looks on: long enough that what is only slow on a busy machine says nothing.
+_LONG_S = 30.0
 
 
 class Progress:
@@ -63,19 +68,26 @@ class Progress:
 
 
 class Waiting:
-    """A line on the terminal that appears after a second, for what cannot say how far it is."""
+    """What is being waited for, on standard error, for what cannot say how far it is.
+
+    On a terminal it is a line that appears after a second and goes; elsewhere, such as in the log
+    of a job, it is written once for each thing that takes long.
+    """
 
     def __init__(self, what: str) -> None:
         self._what = what
-        self._timer = threading.Timer(_PATIENCE_S, self._show)
+        self._is_terminal = sys.stderr is not None and sys.stderr.isatty()
+        patience_s = _PATIENCE_S if self._is_terminal else _LONG_S
+        self._timer = threading.Timer(patience_s, self._show)
         self._timer.daemon = True
+        self._listening = listening(self._tell)
         self._shown: Status | None = None
-        self._is_over = False
+        self._is_late = self._is_over = False
         self._turn = threading.Lock()
 
     def __enter__(self) -> Self:
-        if sys.stderr is not None and sys.stderr.isatty():
-            self._timer.start()
+        self._listening.__enter__()
+        self._timer.start()
         return self
 
     def __exit__(
@@ -85,16 +97,33 @@ class Waiting:
         trace: TracebackType | None,
     ) -> None:
         self._timer.cancel()
+        self._listening.__exit__(None, None, None)
         with self._turn:
             self._is_over = True
             if self._shown is not None:
                 self._shown.stop()
 
+    def _tell(self, what: str) -> None:
+        with self._turn:
+            self._what = what
+            if self._is_late and not self._is_over:
+                self._write()
+
     def _show(self) -> None:
+        with self._turn:
+            self._is_late = True
+            if not self._is_over:
+                self._write()
+
+    def _write(self) -> None:
+        if not self._is_terminal:
+            note(self._what)
+            return
         from rich.console import Console
         from rich.text import Text
 
-        with self._turn:
-            if not self._is_over:
-                self._shown = Console(stderr=True).status(Text(self._what))
-                self._shown.start()
+        if self._shown is None:
+            self._shown = Console(stderr=True).status(Text(self._what))
+            self._shown.start()
+        else:
+            self._shown.update(Text(self._what))

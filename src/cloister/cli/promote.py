@@ -9,6 +9,7 @@ import click
 from cloister.cli import session
 from cloister.cli.kept import find_kept, find_running, told_busy
 from cloister.cli.progress import Waiting
+from cloister.cli.telling import warn_unlimited_disk
 from cloister.errors import RequestError
 from cloister.model import Trust, quote
 
@@ -42,6 +43,8 @@ async def _promote(name: str, trust: Trust, weaker: bool, as_json: bool) -> int:
         raise RequestError(f"{quote(name)} is running; `cloister stop {name}` first")
     with Waiting(f"moving {name}"), told_busy(name):
         moved = await move(name, trust, weaker=weaker)
+    if moved.disk_is_unlimited:
+        warn_unlimited_disk()
     if as_json:
         table = {"name": name, "trust": moved.trust.value, "wall": moved.wall}
         click.echo(json.dumps({**table, "trust_before": moved.trust_before.value}))

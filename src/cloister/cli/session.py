@@ -197,7 +197,8 @@ async def start(place: Place, wanted: Wanted, command: Sequence[str], **options:
     except Unsupported:
         raise
     except NotFound as error:
-        raise Leave(error, NOT_FOUND, command_words(command)) from error
+        advice = None if wanted.copies else command_words(command)
+        raise Leave(error, NOT_FOUND, advice) from error
     except RequestError as error:
         raise Leave(error, CANNOT_EXECUTE) from error
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -227,7 +228,11 @@ def limit_flag(limit: str) -> str:
 
 
 def command_words(command: Sequence[str]) -> str | None:
-    """Return advice for a whole shell line given as one word, which no program is called."""
+    """Return advice for what is often meant by a program that is not there."""
     if len(command) == 1 and any(character in command[0] for character in " |&;<>$"):
         return "for a shell line, use: sh -c '...'"
+    if command and "/" in command[0] and os.path.isfile(command[0]):
+        within = os.getcwd() != "/" and not os.path.relpath(command[0]).startswith("..")
+        way = "--copy .:/workspace has this directory there" if within else "copy it in with --copy"
+        return f"the host's {quote(command[0])} is not shown inside: {way}"
     return None

@@ -9,6 +9,7 @@ from cloister.doctor.finding import Finding, missing, ok
 from cloister.errors import CloisterError
 from cloister.node import Node
 from cloister.policy import Policy, RuntimeFacts, RuntimeName
+from cloister.runtime.telling import tell
 from cloister.sandbox import Sandbox
 
 _START_S = 90.0
@@ -30,6 +31,7 @@ async def _look_at(facts: RuntimeFacts, policy: Policy) -> Finding:
     if not facts.available:
         why, _, fix = (facts.why_not or "").partition("; ")
         return missing(name, why, fix)
+    tell(f"starting a sandbox behind {facts.name}")
     wanted, command = policy.replace(runtime=facts.name), ["/bin/true"]
     try:
         if facts.name == RuntimeName.MICROVM:

@@ -10,9 +10,11 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from cloister.errors import Busy, RequestError
-from cloister.model import Trust, quote
+from cloister.errors import Busy, RequestError, Unsupported
+from cloister.model import Limits, Trust, format_bytes, quote
+from cloister.model.limits import USUAL_DISK
 from cloister.node import Node, open_store
+from cloister.node.holding import as_held, is_by_size
 from cloister.node.machine_disk import move_into_machine
 from cloister.policy import STRENGTHS, Policy, read_policy
 from cloister.runtime.ground import Ground, GroundDisk
@@ -32,6 +34,8 @@ class Promoted:
     trust_before: Trust
     trust: Trust
     wall: str
+    # Whether the usual size of a machine's disk was left out, which this store cannot hold.
+    disk_is_unlimited: bool = False
 
 
 async def promote(name: str, trust: Trust, *, weaker: bool = False) -> Promoted:
@@ -48,12 +52,13 @@ async def promote(name: str, trust: Trust, *, weaker: bool = False) -> Promoted:
             f'{quote(name)} is behind a wall for trust = "{before.trust.value}", which is stronger '
             f'than one for "{trust.value}"; say so (--weaker) if that is what you want'
         )
-    after = _with_trust(before, trust)
+    after = _as_held(_with_trust(before, trust), store)
     async with _disk_for(store, name, before, after), Sandbox(after, keep=name) as sandbox:
         wall = sandbox.guest.runtime
         if sandbox.recording is not None:
             sandbox.recording.promoted(before.trust.value, trust.value, wall)
-    return Promoted(before.trust, trust, wall)
+    is_unlimited = after.limits.disk is None and before.limits.disk is not None
+    return Promoted(before.trust, trust, wall, is_unlimited)
 
 
 @contextlib.asynccontextmanager
@@ -139,6 +144,23 @@ def _move_back(store: Store, before: KeptSandbox, disk: Disk) -> None:
     with lock:
         store.kept.update(before.name, disk=before.disk, policy=before.policy)
         store.disks.remove(disk)
+
+
+def _as_held(policy: Policy, store: Store) -> Policy:
+    """Return the policy without a machine's usual size of a disk where no writer is held to it.
+
+    Any other size is one that somebody asked for, and is refused there.
+    """
+    if policy.limits.disk == Limits().disk:
+        policy = policy.replace(limits=policy.limits.replace(disk=USUAL_DISK))
+    limits, holds = policy.limits, store.driver.holds_quota or is_by_size(policy)
+    if not holds and limits.disk is not None and limits.disk_is_stated:
+        raise Unsupported(
+            f"its disk has a limit of {format_bytes(limits.disk)}, to which this store can hold no "
+            "writer without a machine; give the limit up with `cloister run --keep NAME --disk "
+            "unlimited -- true` first, or run `cloister setup storage`"
+        )
+    return as_held(policy, store)
 
 
 def _with_trust(policy: Policy, trust: Trust) -> Policy:

@@ -24,10 +24,10 @@ def _explained(failed: Failed, program: bytes, cwd: bytes) -> CloisterError:
     shown = quote(what)
     match failed.step, name:
         case "execute", "ENOENT":
-            return NotFound(
-                f"no program {shown} in the sandbox; give its full path, or install it",
-                what=what,
-            )
+            way = "give its full path, or install it"
+            if "/" in what:
+                way = "copy or install it, or the interpreter that its first line names"
+            return NotFound(f"no program {shown} in the sandbox; {way}", what=what)
         case "directory", _:
             place = quote(os.fsdecode(cwd))
             return RequestError(f"working directory {place} cannot be entered: {words}")

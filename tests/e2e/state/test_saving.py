@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
+
+import pytest
+
+from ...state.on_gvisor import needs_gvisor
 
 
 def test_snapshots_forks_and_rewinds_of_what_runs_and_of_what_does_not(state: Any) -> None:
@@ -43,3 +48,31 @@ def test_every_command_is_a_step_to_go_back_to(state: Any) -> None:
     assert state.sh("a", "cat file") == "2\n"
     missing = state("rewind", "a", "--to", "77")
     assert missing.returncode == 2 and b"--steps" in missing.stderr
+
+
+@pytest.mark.soak
+@needs_gvisor
+def test_forks_of_what_runs_wait_or_go_on_at_once(state: Any, tmp_path: Path) -> None:
+    key = tmp_path / "memory.key"
+    key.write_text("ab" * 32)
+    key.chmod(0o600)
+    state.environment["CLOISTER_MEMORY_KEY"] = str(key)
+    state.ok("start", *state.options, "--trust", "untrusted", "a")
+    line = "i=0; while sleep 0.1; do i=$((i+1)); echo $i > number; done"
+    state.sh("a", f"({line}) > /dev/null 2>&1 & until test -s number; do sleep 0.1; done")
+    state.ok("snapshot", "--memory", "a", "mid-run")
+    waiting = state("fork", "a@mid-run")
+    assert waiting.stdout == b"a-fork-1\n" and b"`cloister resume" in waiting.stderr
+    assert state.listed("a-fork-1")["state"] == "on disk"
+    assert state.ok("fork", "a@mid-run", "--resume") == "a-fork-2\n"
+    counts_on = "was=$(cat number); while test $(cat number) = $was; do sleep 0.1; done; echo on"
+    assert state.sh("a-fork-2", counts_on) == "on\n"
+    held = state("pause", "a")
+    assert held.returncode != 0 or b"--to-disk a" in held.stderr
+
+
+def test_what_has_no_programs_is_not_forked_to_go_on(state: Any) -> None:
+    state.make("a", "echo 1 > file")
+    refused = state("fork", "a", "--resume")
+    assert refused.returncode == 2 and b"snapshot --memory" in refused.stderr
+    assert state.listed("a-fork-1") is None

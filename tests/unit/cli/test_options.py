@@ -188,3 +188,15 @@ def test_a_wrong_value_is_called_by_its_option(arguments: list[str], words: str)
 )
 def test_a_shell_line_given_as_one_word_gets_advice(command: list[str], is_line: bool) -> None:
     assert (command_words(command) is not None) == is_line
+
+
+def test_a_program_of_the_host_that_is_not_shown_inside_gets_advice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "program").touch()
+    (tmp_path / "below").mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert "--copy .:/workspace" in (command_words(["./program"]) or "")
+    assert command_words(["./absent"]) is None
+    monkeypatch.chdir(tmp_path / "below")
+    assert "--copy ." not in (command_words(["../program"]) or "") != ""

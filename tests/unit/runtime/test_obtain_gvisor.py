@@ -60,3 +60,21 @@ def test_only_root_installs(target: Path, release: Path, monkeypatch: pytest.Mon
     with pytest.raises(HostError, match="sudo"):
         obtain.install_file(release, hashlib.sha256(RELEASE).hexdigest())
     assert not target.exists()
+
+
+def test_what_has_the_digest_and_is_no_runsc_takes_nobodys_place(
+    target: Path, release: Path
+) -> None:
+    obtain.install_file(release, hashlib.sha256(RELEASE).hexdigest())
+    release.write_bytes(b"#!/bin/sh\nexit 1\n")
+    with pytest.raises(RequestError, match="not installed"):
+        obtain.install_file(release, hashlib.sha256(release.read_bytes()).hexdigest())
+    assert target.read_bytes() == RELEASE and [*target.parent.iterdir()] == [target]
+
+
+def test_a_broken_one_is_not_said_to_be_mended_by_the_same_command(target: Path) -> None:
+    target.write_bytes(b"#!/bin/sh\nexit 1\n")
+    target.chmod(0o755)
+    with pytest.raises(HostError, match="reinstall") as told:
+        obtain.install_package()
+    assert "run `cloister setup gvisor`" not in str(told.value)

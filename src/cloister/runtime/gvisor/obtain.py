@@ -15,7 +15,7 @@ from pathlib import Path
 
 from cloister.errors import HostError, RequestError
 from cloister.model import quote
-from cloister.runtime.gvisor.program import candidates, find_runsc
+from cloister.runtime.gvisor.program import candidates, find_runsc, version_of
 
 _TARGET = Path("/usr/local/bin/runsc")
 _PACKAGE = "runsc"
@@ -42,6 +42,11 @@ def install_package() -> str:
     apt = ["apt-get", "install", "-y", "-qq", "--no-install-recommends", _PACKAGE]
     _run(apt, _APT, _FETCH_S)
     find_runsc.cache_clear()
+    if not candidates():
+        raise HostError(
+            f"apt says that {_PACKAGE} is installed, and there is none that everybody may "
+            f"execute; run `apt-get install --reinstall {_PACKAGE}`"
+        )
     return f"installed: {_PACKAGE}, {find_runsc().version}"
 
 
@@ -61,13 +66,20 @@ def install_file(path: Path, digest: str) -> str:
                 f"{path} has the SHA-256 {found}, not {wanted}; it was not installed"
             )
         part.chmod(0o755)
+        version = version_of(part)
+        if version is None:
+            raise RequestError(
+                f"{path} does not answer `runsc --version` as a runsc does; it was not installed"
+            )
         part.rename(_TARGET)
     except OSError as error:
         raise HostError(f"{path} cannot be installed as {_TARGET}: {error.strerror}") from error
     finally:
         part.unlink(missing_ok=True)
     find_runsc.cache_clear()
-    return f"installed: {_TARGET}, {find_runsc().version}"
+    newest = find_runsc()
+    used = "" if newest.path == _TARGET else f"; {newest.path}, {newest.version}, is newer and used"
+    return f"installed: {_TARGET}, {version}{used}"
 
 
 def build() -> str:

@@ -17,6 +17,7 @@ _PLACES = ("/usr/local/bin", "/opt/gvisor/bin", "/usr/bin", "/usr/sbin", "/bin")
 _VERSION = re.compile(r"runsc version (?:release-)?(\S{1,64})")
 _DATE = re.compile(r"(20\d{6})")
 _ASK_S = 20.0
+BROKEN = "it is broken; remove it, or run `apt-get install --reinstall runsc`"
 INSTALL = (
     "run `cloister setup gvisor`, or put a release of runsc into /usr/local/bin and make it "
     "executable for everybody"
@@ -56,7 +57,10 @@ def find_runsc() -> Runsc:
         raise HostError(f"runsc is not installed; {INSTALL}")
     known = [found for path in paths if (found := _ask(path)) is not None]
     if not known:
-        raise HostError(f"{paths[0]} does not say its version; {INSTALL}")
+        raise HostError(
+            f"{paths[0]} does not answer `runsc --version` as a runsc does; {BROKEN}, or name a "
+            "release with `cloister setup gvisor --from`"
+        )
     return max(known, key=lambda found: _released(found.version))
 
 
@@ -66,13 +70,19 @@ def _released(version: str) -> str:
 
 
 def _ask(path: Path) -> Runsc | None:
-    version = _VERSION.search(_words_of(path, "--version"))
+    version = version_of(path)
     if version is None:
         return None
     # The faster one where this release has it; a virtual machine's is not taken on trust.
     flags = _words_of(path, "flags")
     platform = "systrap" if re.search(r"platform.*systrap", flags) else "ptrace"
-    return Runsc(path, version[1], platform)
+    return Runsc(path, version, platform)
+
+
+def version_of(path: Path) -> str | None:
+    """Return what a runsc says that it is; None where it says nothing of the kind."""
+    version = _VERSION.search(_words_of(path, "--version"))
+    return None if version is None else version[1]
 
 
 def _words_of(path: Path, word: str) -> str:

@@ -347,5 +347,6 @@ def _explained(error: GuestGone, log: socket.socket) -> CloisterError:
     except (BlockingIOError, ConnectionResetError):
         said = ""
     if not said:
-        return error
+        runsc = find_runsc()
+        said = f"{runsc.path}, {runsc.version}, ended without a word; try `runsc --version`"
     return LaunchFailed(f"runsc did not start: {said}; nothing ran", step="kernel")

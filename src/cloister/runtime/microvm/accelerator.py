@@ -15,6 +15,7 @@ from cloister.runtime.microvm.machine import KVM, TCG, digest_of
 from cloister.runtime.microvm.place import machine_directory, made_once
 from cloister.runtime.microvm.program import find_kernel, find_qemu
 from cloister.runtime.namespace.runtime import cell_binary
+from cloister.runtime.telling import tell
 
 SETTING = "CLOISTER_MICROVM_ACCEL"
 DEVICE = Path("/dev/kvm")
@@ -71,6 +72,7 @@ class Accelerators:
         return Accelerator(KVM if said == _WORKS else TCG, said)
 
     async def _try(self) -> str:
+        tell("finding out whether KVM works here, once for each boot of this host")
         try:
             await self._prove()
         except CloisterError as error:

@@ -14,6 +14,7 @@ from cloister.model import new_sandbox_id
 from cloister.runtime.microvm import images, template
 from cloister.runtime.microvm.desk import Desk
 from cloister.runtime.microvm.first_root import first_root
+from cloister.runtime.microvm.given_up import in_thread
 from cloister.runtime.microvm.guest import MachinePlan, end_machine
 from cloister.runtime.microvm.held import hold
 from cloister.runtime.microvm.held_templates import HeldTemplates
@@ -26,6 +27,7 @@ from cloister.runtime.microvm.template import Template
 from cloister.runtime.microvm.volumes import empty_volume
 from cloister.runtime.namespace import NamespaceRuntime
 from cloister.runtime.namespace.runtime import cell_binary
+from cloister.runtime.telling import tell
 
 # A machine boots once for each shape; on a busy host an emulated one takes its time.
 _BOOT_S = 180.0
@@ -92,6 +94,8 @@ class BootedMachines:
         kernel, cell = _kernel(), Path(os.path.realpath(cell_binary()))
         if plan.kernel is None:
             raise LaunchFailed("the plan is not of a machine", step="kernel")
+        if within_s is None:
+            tell("booting a machine of this kind, once")
         ticks_khz = await asyncio.to_thread(template.measured_ticks_khz, cell)
         outer = plan if own_ids else self._launching.another(plan)
         if outer is None:
@@ -99,7 +103,7 @@ class BootedMachines:
         wanted = dataclasses.replace(
             outer, kernel=booting(shape, plan.kernel.shown, ticks_khz), drill=None
         )
-        empty = await asyncio.to_thread(empty_disk, shape)
+        empty = await in_thread(empty_disk, shape)
         with ExitStack() as held:
             memory = hold(held, empty_memory(shape))
             state, written = (hold(held, fd) for fd in template.new_state())

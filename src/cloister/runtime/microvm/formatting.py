@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from cloister.errors import HostError
+from cloister.runtime.microvm.given_up import current_work
 from cloister.runtime.microvm.place import made_once
 from cloister.runtime.microvm.program import LOADER, TOOLS, copy_file, file_key, libraries_of
 from cloister.runtime.namespace.ids import DISK_MAKER, IdPool, find_sub_ids
@@ -57,13 +58,8 @@ def enclosed(
     try:
         # What does not fit into the pipe is lost: nobody reads while it runs.
         with ids_for(directory, hidden) as ids:
-            done = subprocess.run(
-                [str(cell_binary()), "format", *ids, *places, *loader, *words],
-                stdin=subprocess.DEVNULL,
-                stdout=writing,
-                stderr=writing,
-                env={"LC_ALL": "C"},
-                timeout=_FORMAT_S,
+            code = _finished(
+                [str(cell_binary()), "format", *ids, *places, *loader, *words], writing
             )
         said = _said(reading)
     except subprocess.TimeoutExpired:
@@ -76,8 +72,21 @@ def enclosed(
         os.close(writing)
         if os.geteuid() == 0:
             os.chown(disk, 0, 0)
-    if done.returncode != 0:
+    if code != 0:
         raise HostError(f"a disk for the machine could not be made: {said}; see docs/runtimes.md")
+
+
+def _finished(command: Sequence[str], output: int) -> int:
+    """Return how it ended; whoever has given this up has it killed."""
+    with subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env={"LC_ALL": "C"}
+    ) as process:
+        try:
+            with current_work().waiting_for(process):
+                return process.wait(_FORMAT_S)
+        except BaseException:
+            process.kill()
+            raise
 
 
 @contextlib.contextmanager

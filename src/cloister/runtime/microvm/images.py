@@ -17,6 +17,7 @@ from cloister.runtime.microvm.formatting import format_disk
 from cloister.runtime.microvm.place import machine_directory, made_once
 from cloister.runtime.microvm.short_paths import require_short_paths
 from cloister.runtime.namespace.rootfs import PUBLIC_ETC, synthetic_files
+from cloister.runtime.telling import tell
 
 # Beside what the files take: their names and where they lie, generously.
 _SPARE_BYTES, _SPARE_SHARE, _SPARE_INODES = 64 * 2**20, 0.1, 1024
@@ -235,6 +236,7 @@ def write_tree(directory: Path, to: Path, hidden: Sequence[str] = ()) -> None:
             )
             count += 1
     size = int(used * (1 + _SPARE_SHARE)) + _SPARE_BYTES
+    tell(f"making a disk of {directory} for machines, once ({format_bytes(size >> 20 << 20)})")
     free = shutil.disk_usage(to.parent).free
     if free < size:
         raise Exhausted(

@@ -18,6 +18,7 @@ from cloister.runtime.microvm.desk import Desk
 from cloister.runtime.microvm.guest import MicrovmGuest
 from cloister.runtime.microvm.monitor import Monitor
 from cloister.runtime.microvm.outlet import Outlet
+from cloister.runtime.microvm.program import find_qemu
 from cloister.runtime.namespace import NamespaceRuntime
 from cloister.runtime.namespace.hints import hint_for
 from cloister.runtime.plan import Plan
@@ -130,7 +131,8 @@ def _explained(error: GuestGone, log: int) -> CloisterError:
     except BlockingIOError:
         said = ""
     if not said:
-        return error
+        qemu = find_qemu()
+        said = f"{qemu.path}, {qemu.version}, ended without a word; try it by itself"
     words = f"the machine did not start: {said[-2000:]}; nothing ran"
     if refused := _REFUSED_MOUNT.search(said):
         hint = hint_for("mounts", int(refused[1]))

@@ -18,6 +18,7 @@ from pathlib import Path
 from cloister.errors import CloisterError, HostError, Unsupported
 from cloister.runtime.memory import Memory
 from cloister.runtime.microvm import images
+from cloister.runtime.microvm.given_up import in_thread
 from cloister.runtime.microvm.held import hold
 from cloister.runtime.microvm.host_disks import HostDisks
 from cloister.runtime.microvm.old_disks import remove_old
@@ -63,7 +64,7 @@ class LayerDisks:
                 if memory is not None and memory.disks:
                     paths = await asyncio.to_thread(disks_of_memory, memory.disks)
                 else:
-                    paths = await asyncio.to_thread(self.current, layers)
+                    paths = await in_thread(self.current, layers)
                 return paths, hold_disks(held, paths)
         raise HostError("the disks for a machine are removed while it starts; try again")
 

@@ -12,7 +12,14 @@ from pathlib import Path
 
 from cloister.errors import HostError
 from cloister.runtime.microvm.place import made_once
-from cloister.runtime.microvm.program import KERNEL_SETTING, find_kernel, find_program
+from cloister.runtime.microvm.program import (
+    AGAIN,
+    KERNEL_SETTING,
+    NO_NAMED_KERNEL,
+    find_kernel,
+    find_program,
+    find_qemu,
+)
 
 _KERNEL = "linux-image-cloud-amd64"
 _QEMU = ("qemu-system-x86", "e2fsprogs")
@@ -25,10 +32,12 @@ def obtain_qemu() -> str:
     """Install QEMU if it is not there; return what was done."""
     found = find_program()
     if found is not None and shutil.which("mke2fs", path=_APT["PATH"]) is not None:
-        return f"kept: {found}"
+        return f"kept: {found}, {find_qemu().version}"
     if os.geteuid() != 0:
         raise HostError(f"{_QEMU[0]} is not installed; run `apt install {' '.join(_QEMU)}` as root")
     _run(["apt-get", "install", "-y", "-qq", "--no-install-recommends", *_QEMU])
+    if find_program() is None:
+        raise HostError(f"apt says that {_QEMU[0]} is installed, and there is no program; {AGAIN}")
     return f"installed: {' '.join(_QEMU)}"
 
 
@@ -38,10 +47,7 @@ def obtain_kernel() -> str:
     if found is not None:
         return f"kept: {found.image}"
     if os.environ.get(KERNEL_SETTING):
-        raise HostError(
-            f"{KERNEL_SETTING} names a directory without boot/vmlinuz-RELEASE and "
-            "lib/modules/RELEASE; name another, or leave it out"
-        )
+        raise HostError(NO_NAMED_KERNEL)
     if shutil.which("apt-get") is None or shutil.which("dpkg-deb") is None:
         raise HostError(
             f"this host has no apt to fetch a kernel with; unpack Debian's {_KERNEL} somewhere and "

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from contextlib import ExitStack
 
+from cloister.runtime.microvm.given_up import in_thread
 from cloister.runtime.microvm.guest import MachinePlan
 from cloister.runtime.microvm.held import hold
 from cloister.runtime.microvm.shown import shown_disk
@@ -18,7 +19,7 @@ async def opened_disks(
     """Return the layers, the scratch disk, what is shown as it is now, and the volumes."""
     disks = [*layers, scratch]
     for source in plan.shown:
-        disks.append(hold(held, await asyncio.to_thread(shown_disk, source)))
+        disks.append(hold(held, await in_thread(shown_disk, source)))
     for volume in plan.volumes:
         disks.append(hold(held, await asyncio.to_thread(opened_volume, volume)))
     return disks

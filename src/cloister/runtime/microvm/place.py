@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from cloister.store.locks import take_lock
+from cloister.runtime.microvm.given_up import current_work
 from cloister.store.place import make_private, state_directory
 
 SETTING = "CLOISTER_MICROVM"
@@ -57,7 +56,7 @@ def made_once(name: str, make: Callable[[Path], None]) -> Path:
 
 @contextlib.contextmanager
 def _alone(directory: Path, name: str) -> Iterator[None]:
-    lock = take_lock(directory / f"{name}{LOCK}", fcntl.LOCK_EX)
+    lock = current_work().take_lock(directory / f"{name}{LOCK}")
     try:
         yield
     finally:

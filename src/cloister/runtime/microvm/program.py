@@ -17,6 +17,13 @@ from cloister.runtime.microvm.place import machine_place, made_once
 
 KERNEL_SETTING = "CLOISTER_MICROVM_KERNEL"
 INSTALL = "run `cloister setup microvm`, or install qemu-system-x86 and linux-image-cloud-amd64"
+NO_KERNEL = f"there is no kernel for machines; {INSTALL}"
+NO_NAMED_KERNEL = (
+    f"{KERNEL_SETTING} names a directory without boot/vmlinuz-RELEASE and lib/modules/RELEASE; "
+    "name another, or leave it out"
+)
+AGAIN = "run `apt-get install --reinstall qemu-system-x86`"
+_BROKEN = f"it is broken; {AGAIN}, or remove it"
 _PLACES = ("/usr/local/bin", "/usr/bin", "/bin")
 _QEMU = "qemu-system-x86_64"
 _VERSION = re.compile(r"emulator version (\S{1,64})")
@@ -66,7 +73,7 @@ def why_not() -> str | None:
     if shutil.which("mke2fs", path=TOOLS) is None:
         return "mke2fs is not installed; install e2fsprogs"
     if find_kernel() is None:
-        return f"there is no kernel for machines; {INSTALL}"
+        return NO_NAMED_KERNEL if os.environ.get(KERNEL_SETTING) else NO_KERNEL
     return None
 
 
@@ -81,11 +88,15 @@ def find_qemu() -> Qemu:
         raise HostError(f"{_QEMU} is not installed; {INSTALL}")
     try:
         done = subprocess.run([path, "--version"], capture_output=True, timeout=_ASK_S)
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise HostError(f"{path} does not start: {error}; {INSTALL}") from error
+    except OSError as error:
+        raise HostError(f"{path} does not start: {error.strerror}; {_BROKEN}") from error
+    except subprocess.TimeoutExpired:
+        raise HostError(
+            f"{path} did not say its version within {_ASK_S:.0f} s; {_BROKEN}"
+        ) from None
     version = _VERSION.search(done.stdout.decode("utf-8", "replace"))
     if version is None:
-        raise HostError(f"{path} does not say its version; {INSTALL}")
+        raise HostError(f"{path} does not say its version; {_BROKEN}")
     return Qemu(path, version[1], file_key(path))
 
 

@@ -27,6 +27,7 @@ from cloister.runtime.microvm.given import (
     moved_inside,
     with_way_out,
 )
+from cloister.runtime.microvm.given_up import in_thread
 from cloister.runtime.microvm.guest import MachinePlan, MicrovmGuest, end_machine, facts_outside
 from cloister.runtime.microvm.held import hold
 from cloister.runtime.microvm.inside import plan_inside
@@ -161,7 +162,7 @@ class MicrovmRuntime:
         plan = self._plan(new_sandbox_id(), policy, BARE, KVM)
         if plan.shape is None:
             raise RequestError("this plan belongs to another runtime")
-        layers = await asyncio.to_thread(self._disks.current, plan.layers)
+        layers = await in_thread(self._disks.current, plan.layers)
         name = self._booted.name(plan, plan.shape, layers)
         await self._booted.boot(name, plan, plan.shape, layers, PROOF_S, own_ids=True)
 
@@ -195,7 +196,7 @@ class MicrovmRuntime:
         """Return the spare, or another where its disks are no longer what they would be made of."""
         if not isinstance(guest, MicrovmGuest) or not isinstance(guest.plan, MachinePlan):
             raise RequestError("this guest belongs to another runtime")
-        layers = await asyncio.to_thread(self._disks.current, guest.plan.layers)
+        layers = await in_thread(self._disks.current, guest.plan.layers)
         if layers == guest.disks:
             self._launching.hand_over(guest, id, on_lost)
             return guest
@@ -241,7 +242,7 @@ class MicrovmRuntime:
                 begun = begun_from_template(held, made)
                 empty = made.disk_path
                 if shape.is_kept:
-                    empty = await asyncio.to_thread(empty_disk, shape)
+                    empty = await in_thread(empty_disk, shape)
                 disk = await asyncio.to_thread(disk_to_begin, plan.stored, empty)
                 if made.first_id is None:
                     letters = template.renewal_letter(time.time_ns())
