@@ -24,6 +24,8 @@ from ..differences import skip_if_different
 
 # All of them behind another wall: `SERVER_WALL=microvm pytest tests/server`, or `gvisor`.
 WALL = os.environ.get("SERVER_WALL", "namespace")
+# How long a server may take for what it is asked; a machine may be emulated.
+ANSWER_S = 600.0 if WALL == "microvm" else 60.0
 # After what is to outlive the killing of a server, which to a machine's disk is a power cut.
 SYNCED = (
     " && find /workspace -type f -exec sync {} + && sync /workspace" if WALL == "microvm" else ""
@@ -92,7 +94,7 @@ class Server:
             client.close()
         self._clients.clear()
         self.process.send_signal(number)
-        code = self.process.wait(30)
+        code = self.process.wait(ANSWER_S)
         assert self.process.stdout is not None
         self.process.stdout.close()
         self.log.close()
@@ -118,14 +120,14 @@ class Server:
         """A client by the unix socket."""
         transport = httpx.HTTPTransport(uds=str(self.socket))
         return self._kept(
-            httpx.Client(transport=transport, base_url="http://localhost", timeout=60)
+            httpx.Client(transport=transport, base_url="http://localhost", timeout=ANSWER_S)
         )
 
     def client(self, token: str | None, **headers: str) -> httpx.Client:
         """A client by TCP."""
         if token is not None:
             headers["authorization"] = f"Bearer {token}"
-        return self._kept(httpx.Client(base_url=self.url, headers=headers, timeout=60))
+        return self._kept(httpx.Client(base_url=self.url, headers=headers, timeout=ANSWER_S))
 
     def _kept(self, client: httpx.Client) -> httpx.Client:
         self._clients.append(client)

@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-from .conftest import Server, created
+from .conftest import ANSWER_S, Server, created
 
 POLICY = {
     "egress": {"allow": [], "rule": [{"name": "ask", "host": "asked.test", "effect": "ask"}]},
@@ -18,7 +18,7 @@ ASK = "curl -sS -m 50 -o /dev/null -w '%{http_code}' http://asked.test/"
 
 def asked(client: httpx.Client) -> dict[str, Any]:
     """Wait for the question; the program inside tells nobody when it has asked."""
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + ANSWER_S
     while not (waiting := client.get("/v1/approvals").json()["approvals"]):
         assert time.monotonic() < deadline
         time.sleep(0.05)
@@ -63,7 +63,7 @@ def test_what_was_answered_is_what_happens(server: Server, acme: httpx.Client, a
     question = asked(person)
     given = {"digest": question["digest"], "answer": answer}
     assert person.post(f"/v1/approvals/{question['number']}", json=given).status_code == 200
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + ANSWER_S
     while not (events := connections(acme, id)):
         assert time.monotonic() < deadline
         time.sleep(0.05)

@@ -22,7 +22,7 @@ from cloister.server.records import Records
 from cloister.server.tokens import all_tokens
 from cloister.store import Store
 
-from .conftest import Server, StartServer, created
+from .conftest import ANSWER_S, Server, StartServer, created
 
 DISK = {"storage": "disk", "limits": {"disk": "unlimited"}}
 
@@ -45,7 +45,7 @@ def test_what_was_written_while_a_server_ran_is_whole_in_an_empty_place(
 
     def storm() -> None:
         with httpx.Client(
-            base_url=server.url, headers={"authorization": f"Bearer {token}"}, timeout=60
+            base_url=server.url, headers={"authorization": f"Bearer {token}"}, timeout=ANSWER_S
         ) as another:
             while not stop.is_set():
                 id = created(another)

@@ -15,7 +15,7 @@ from typing import Any
 import httpx
 import pytest
 
-from .conftest import Server
+from .conftest import ANSWER_S, Server
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -37,7 +37,7 @@ def cloister(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Run:
             env=environment,
             capture_output=True,
             text=True,
-            timeout=100,
+            timeout=max(100, ANSWER_S),
             **options,
         )
         assert done.returncode == code, (words, done.stdout, done.stderr)

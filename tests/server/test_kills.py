@@ -18,7 +18,7 @@ from cloister.runtime.namespace.instance import runtime_directory
 from cloister.runtime.namespace.layout import find_layout
 
 from ..families import hold_family
-from .conftest import SYNCED, Server, StartServer, created
+from .conftest import ANSWER_S, SYNCED, Server, StartServer, created
 
 SETTINGS = """
 unlimited_disk = true
@@ -26,7 +26,7 @@ unlimited_disk = true
 requests_per_s = 100000
 """
 DISK = {"storage": "disk", "limits": {"disk": "unlimited"}}
-DEADLINE_S = 60.0
+DEADLINE_S = ANSWER_S
 
 
 class Storm:
@@ -74,7 +74,9 @@ class Storm:
 
     def _run(self, work: Callable[[httpx.Client], None]) -> None:
         try:
-            with httpx.Client(base_url=self._url, headers=self._headers, timeout=60) as client:
+            with httpx.Client(
+                base_url=self._url, headers=self._headers, timeout=ANSWER_S
+            ) as client:
                 work(client)
         except httpx.TransportError:
             # The server was killed.
