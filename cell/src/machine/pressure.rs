@@ -19,7 +19,10 @@ const TURNS: u64 = 16;
 const LEAST_REFAULTS: u64 = 256;
 /// Looks that are further apart say nothing together.
 const TOGETHER: Duration = Duration::from_secs(5);
+/// What was killed gives its shared memory back last of all: until then others would be killed in its place.
+const END: Duration = Duration::from_secs(5);
 const PAGE: u64 = 4096;
+const REFAULTS: &str = "workingset_refault_file";
 
 pub struct Pressure {
     trigger: OwnedFd,
@@ -28,6 +31,7 @@ pub struct Pressure {
     end_largest: OwnedFd,
     limit_bytes: u64,
     last: Option<Look>,
+    ended: Option<Instant>,
 }
 
 struct Look {
@@ -48,13 +52,18 @@ impl Pressure {
         let spared = fd::open(format!("/proc/{launcher}/oom_score_adj"), libc::O_WRONLY, 0)?;
         fd::write_all(spared.as_raw_fd(), b"-1000")?;
         let limit = text(&open("memory.max", libc::O_RDONLY)?)?;
+        let stat = open("memory.stat", libc::O_RDONLY)?;
+        if !text(&stat)?.contains(REFAULTS) {
+            return Err(during(io::Error::from_raw_os_error(libc::ENOENT), REFAULTS));
+        }
         Ok(Pressure {
             trigger,
-            stat: open("memory.stat", libc::O_RDONLY)?,
+            stat,
             end_largest: fd::open(END_LARGEST, libc::O_WRONLY, 0)
                 .map_err(|error| during(error, END_LARGEST))?,
             limit_bytes: limit.trim().parse().map_err(|_| io::Error::from_raw_os_error(libc::EPROTO))?,
             last: None,
+            ended: None,
         })
     }
 
@@ -67,7 +76,10 @@ impl Pressure {
     pub fn look(&mut self) -> io::Result<()> {
         let stat = text(&self.stat)?;
         let droppable = counted(&stat, "active_file") + counted(&stat, "inactive_file");
-        let now = Look { at: Instant::now(), refaults: counted(&stat, "workingset_refault_file") };
+        let now = Look { at: Instant::now(), refaults: counted(&stat, REFAULTS) };
+        if matches!(self.ended, Some(ended) if now.at - ended < END) {
+            return Ok(());
+        }
         if droppable >= self.limit_bytes / ROOM_SHARE {
             self.last = None;
             return Ok(());
@@ -75,10 +87,11 @@ impl Pressure {
         let needed = (droppable / PAGE * TURNS).max(LEAST_REFAULTS);
         match &self.last {
             Some(last) if now.at - last.at < TOGETHER => {
-                if now.refaults - last.refaults < needed {
+                if now.refaults.saturating_sub(last.refaults) < needed {
                     return Ok(());
                 }
                 self.last = None;
+                self.ended = Some(now.at);
                 fd::write_all(self.end_largest.as_raw_fd(), b"f")
             }
             _ => {
