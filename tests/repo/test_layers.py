@@ -82,3 +82,17 @@ def imported_names(place: Path, source: str) -> Iterator[tuple[int, str]]:
             parts = target.split(".")
             if parts[0] == "cloister" and len(parts) > 1:
                 yield node.lineno, parts[1]
+
+
+def test_whoever_contributes_reads_the_list_of_rooms_that_is_held(root: Path) -> None:
+    text = " ".join((root / "CONTRIBUTING.md").read_text().split())
+    _, _, told = text.partition("A room imports only from rooms to its left: `")
+    assert told.partition("`")[0].split() == ROOMS
+
+
+def test_the_design_names_every_room_there_is(root: Path) -> None:
+    text = (root / "docs" / "design.md").read_text().partition("## The way of a request")[0]
+    package = root / "src" / "cloister"
+    rooms = {path.parent.name for path in package.glob("*/__init__.py")}
+    assert rooms <= set(ROOMS)
+    assert {room for room in rooms if room not in text} == set()

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import fcntl
 import json
 import os
 import time
 from pathlib import Path
 
 from cloister.runtime.namespace.instance import runtime_directory
+from cloister.store.locks import is_held
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ def list_records(base: Path | None = None) -> list[Record]:
     found = []
     for path in directory.glob("*.json"):
         instance = path.name.partition(".")[0]
-        if not _is_live(directory / f"{instance}.lock"):
+        if not is_held(directory / f"{instance}.lock"):
             continue
         try:
             fields = json.loads(path.read_text(encoding="utf-8"))
@@ -63,17 +63,3 @@ def list_records(base: Path | None = None) -> list[Record]:
             # It ended, or is being written, while we looked.
             continue
     return sorted(found, key=lambda record: record.started_at)
-
-
-def _is_live(lock: Path) -> bool:
-    try:
-        fd = os.open(lock, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-    except FileNotFoundError:
-        return False
-    try:
-        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(fd)
-    return False

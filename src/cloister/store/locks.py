@@ -29,6 +29,21 @@ def take_lock(path: Path, kind: int) -> int:
         os.close(lock)
 
 
+def is_held(path: Path) -> bool:
+    """Whether somebody who lives has this lock to themselves."""
+    try:
+        lock = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(lock)
+    return False
+
+
 def sweep_locks(directory: Path, suffix: str, is_needed: Callable[[str], bool]) -> None:
     """Remove the locks of one kind that nobody has, and whose names nothing has any more.
 

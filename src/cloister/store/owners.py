@@ -7,6 +7,8 @@ import os
 import secrets
 from pathlib import Path
 
+from cloister.store.locks import is_held
+
 _SUFFIX = ".owner"
 
 
@@ -30,12 +32,12 @@ class Owner:
         """Whether the process of that mark still uses the store."""
         if name is None:
             return False
-        return name == self.name or not _is_free(self._directory / (name + _SUFFIX))
+        return name == self.name or is_held(self._directory / (name + _SUFFIX))
 
     def sweep(self) -> None:
         """Remove the marks of processes that are no more."""
         for path in self._directory.glob("*" + _SUFFIX):
-            if path.name != self.name + _SUFFIX and _is_free(path):
+            if path.name != self.name + _SUFFIX and not is_held(path):
                 path.unlink(missing_ok=True)
 
     def close(self) -> None:
@@ -49,19 +51,5 @@ class Owner:
 
 def live_owners(directory: Path) -> list[int]:
     """Return the numbers of the processes that use the store whose locks are there."""
-    marks = (path for path in directory.glob("*" + _SUFFIX) if not _is_free(path))
+    marks = (path for path in directory.glob("*" + _SUFFIX) if is_held(path))
     return sorted(int(path.name.partition("-")[0]) for path in marks)
-
-
-def _is_free(path: Path) -> bool:
-    try:
-        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-    except FileNotFoundError:
-        return True
-    try:
-        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    finally:
-        os.close(handle)
-    return True

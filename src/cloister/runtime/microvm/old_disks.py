@@ -15,10 +15,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from cloister.model import new_sandbox_id
 from cloister.runtime.microvm.host_disks import LOOK_S, noted_disks
 from cloister.runtime.microvm.images import etc_name
-from cloister.runtime.microvm.place import GONE, LOCK, PART
+from cloister.runtime.microvm.place import GONE, LOCK, PART, remove_whole
 from cloister.runtime.microvm.template import disks_of_template
 from cloister.store.locks import sweep_locks, take_lock
 from cloister.store.place import state_directory
@@ -130,9 +129,7 @@ class _Sweep:
     def _remove_directory(self, path: Path) -> None:
         self._count(path)
         if not self._dry_run:
-            # Nobody finds half of it.
-            gone = path.rename(path.with_name(f"{GONE}{new_sandbox_id()}"))
-            shutil.rmtree(gone, ignore_errors=True)
+            remove_whole(path)
 
     def tidy(self) -> None:
         """Remove what says nothing: locks of what is no more, and what was being removed."""

@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from cloister.model import new_sandbox_id
 from cloister.runtime.microvm.given_up import current_work
 from cloister.store.place import make_private, state_directory
 
@@ -61,6 +62,12 @@ def _alone(directory: Path, name: str) -> Iterator[None]:
         yield
     finally:
         os.close(lock)
+
+
+def remove_whole(path: Path) -> None:
+    """Remove a directory of which nobody finds half; who has its files open keeps them."""
+    gone = path.rename(path.with_name(f"{GONE}{new_sandbox_id()}"))
+    shutil.rmtree(gone, ignore_errors=True)
 
 
 def _remove(path: Path) -> None:

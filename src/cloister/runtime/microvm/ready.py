@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import dataclasses
 import os
-import shutil
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import ExitStack
@@ -25,7 +24,7 @@ from cloister.runtime.microvm.images import copy_of, copy_sparse
 from cloister.runtime.microvm.launch import launch_machine
 from cloister.runtime.microvm.machine import digest_of, restored
 from cloister.runtime.microvm.monitor import Monitor
-from cloister.runtime.microvm.place import GONE, machine_directory
+from cloister.runtime.microvm.place import machine_directory, remove_whole
 from cloister.runtime.microvm.template import Template
 from cloister.runtime.namespace import NamespaceRuntime
 from cloister.runtime.namespace.posture import require_posture
@@ -185,10 +184,8 @@ async def _keep(name: str, made: Template, disks: Sequence[str]) -> None:
             template.keep_template(name, made, disks)
             directory = machine_directory()
             for path in _oldest(directory, _READY, _MOST_KEPT):
-                # Who goes on from it has it open. A name of its own first: nobody finds half of it.
                 with contextlib.suppress(OSError):
-                    gone = path.rename(path.with_name(f"{GONE}{new_sandbox_id()}"))
-                    shutil.rmtree(gone, ignore_errors=True)
+                    remove_whole(path)
         finally:
             made.close()
 

@@ -46,7 +46,6 @@ _FIXED_RLIMITS = (
     (_RLIMIT_NICE, 0),
     (_RLIMIT_RTPRIO, 0),
 )
-_INIT = User(0, 0)
 
 
 @dataclass(frozen=True, slots=True)
