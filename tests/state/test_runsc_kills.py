@@ -109,8 +109,9 @@ def _kill_one(chance: random.Random) -> str | None:
     """Kill one process of runsc's, whatever it is at; return which, or None if there was none."""
     found: dict[int, bytes] = {}
     for group in _groups():
-        for listed in group.rglob("cgroup.procs"):
+        for directory, _, _ in os.walk(group):
             try:
+                listed = Path(directory, "cgroup.procs")
                 pids = [int(word) for word in listed.read_text().split()]
                 names = {pid: Path(f"/proc/{pid}/cmdline").read_bytes() for pid in pids}
             except OSError:
