@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,21 +11,17 @@ from cloister.ledger import Entry, Folded, Lost
 from cloister.ledger.place import ledger_directory, list_files
 from cloister.ledger.reading import Report, read_entries, verify_ledger
 from cloister.verify.arena import Arena
+from cloister.verify.cases.elsewhere import state_in
 
 
 @contextlib.contextmanager
 def ledgers(arena: Arena) -> Iterator[Path]:
     """A state directory for all sandboxes of the case, gone with everything in it."""
     state = arena.canary.directory / "ledgers"
-    before = os.environ.get("CLOISTER_STATE")
-    os.environ["CLOISTER_STATE"] = str(state)
     try:
-        yield state
+        with state_in(state):
+            yield state
     finally:
-        if before is None:
-            del os.environ["CLOISTER_STATE"]
-        else:
-            os.environ["CLOISTER_STATE"] = before
         shutil.rmtree(state, ignore_errors=True)
 
 

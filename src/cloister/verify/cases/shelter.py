@@ -6,7 +6,6 @@ import contextlib
 import hashlib
 import io
 import json
-import os
 import shutil
 import subprocess
 import tarfile
@@ -20,6 +19,7 @@ from cloister.node.stock import close_store, open_store
 from cloister.store import Store
 from cloister.verify.arena import Arena
 from cloister.verify.case import NotApplicable
+from cloister.verify.cases.elsewhere import state_in
 
 # Plain directories, which work for everybody, hold no quota.
 UNBOUNDED = Limits(disk="unlimited")
@@ -31,9 +31,7 @@ Entry = tuple[str, dict[str, Any]]
 async def shelter(arena: Arena) -> AsyncIterator[Store]:
     """A store for all sandboxes of the case, gone with everything in it."""
     directory = arena.canary.directory / "state"
-    before = os.environ.get("CLOISTER_STATE")
-    os.environ["CLOISTER_STATE"] = str(directory)
-    try:
+    with state_in(directory):
         store = await open_store()
         try:
             yield store
@@ -43,11 +41,6 @@ async def shelter(arena: Arena) -> AsyncIterator[Store]:
             # What this process brought in, nobody else collects while it has the store open.
             with Store.open(directory) as again:
                 again.collect()
-    finally:
-        if before is None:
-            del os.environ["CLOISTER_STATE"]
-        else:
-            os.environ["CLOISTER_STATE"] = before
     # All that is left is ours.
     shutil.rmtree(directory)
 
