@@ -7,7 +7,7 @@ from typing import Any
 
 import httpx
 
-from .conftest import StartServer, created
+from .conftest import Server, StartServer, created
 
 SETTINGS = """
 unlimited_disk = true
@@ -180,3 +180,22 @@ def test_what_is_stored_and_what_is_started_at_once_have_one_quota_together(
     assert acme.delete(f"/v1/sandboxes/{ids.pop()}").status_code == 204
     assert acme.delete("/v1/volumes/data").status_code == 204
     assert start_all() == 5
+
+
+def test_names_that_tenants_make_up_leave_nothing_on_the_host(
+    server: Server, acme: httpx.Client
+) -> None:
+    locks = server.directory / "state" / "locks"
+    for number in range(3):
+        for spec in (
+            {"volumes": [f"made-up-{number}:/data"]},
+            # More than this store can count: refused after the name was taken.
+            {"keep": f"made-up-{number}", "image": "made-up"},
+            {"keep": f"made-up-{number}", "limits": {"disk": "1GiB"}, "volumes": ["no:/data"]},
+        ):
+            assert acme.post("/v1/sandboxes", json=spec).status_code >= 400
+        assert acme.delete(f"/v1/volumes/made-up-{number}").status_code == 404
+    assert [path.name for path in locks.iterdir() if "made-up" in path.name] == []
+    id = created(acme, keep="made-up-1", **DISK)
+    assert (locks / "acme.made-up-1.kept").exists()
+    assert acme.delete(f"/v1/sandboxes/{id}").status_code == 204

@@ -44,6 +44,7 @@ class Workspace:
         self._id = id
         self._policy = policy
         self._lock: KeptLock | None = None
+        self._asked: str | None = None
         self._kept: KeptSandbox | None = None
         self._volumes = HeldVolumes(store.volumes)
         self._head: str | None = None
@@ -107,6 +108,7 @@ class Workspace:
 
     def _open_kept(self, keep: str) -> None:
         self._lock = self._store.kept.lock(keep)
+        self._asked = keep
         try:
             self._kept = self._store.kept.find(keep)
         except NotFound:
@@ -370,6 +372,9 @@ class Workspace:
             self._volumes.close()
             if self._lock is not None:
                 self._lock.release()
+            if kept is None and self._asked is not None:
+                # Nothing is kept by the name that was asked for: its lock would stay for nothing.
+                self._store.kept.sweep_name(self._asked)
             if kept is not None and not came_up and self.kept_policy is None:
                 self._store.kept.remove(kept.name)
 

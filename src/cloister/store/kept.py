@@ -14,7 +14,7 @@ from cloister.errors import AlreadyExists, Busy, NotFound, RequestError
 from cloister.model import quote
 from cloister.store.disks import tree_of
 from cloister.store.last_guest import read_holder, read_holder_of, wait_last_guest, write_holder
-from cloister.store.locks import sweep_locks, take_lock
+from cloister.store.locks import sweep_lock, sweep_locks, take_lock
 from cloister.store.memories import remove_memories
 from cloister.store.place import parse_name
 from cloister.store.records import unpack
@@ -164,10 +164,11 @@ class Kept:
             self._spares.wait(gone)
             remove_memories(self._trees.state, gone)
             self._trees.discard(tree_of(kept.disk), *unused)
+        self.sweep_name(name)
 
     def lock(self, name: str) -> KeptLock:
         """Take the right to run it; refused while any other process has it."""
-        path = self._locks / f"{parse_name(name, 'a sandbox name')}{_SUFFIX}"
+        path = self._lock_path(name)
         try:
             fd = take_lock(path, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -187,12 +188,18 @@ class Kept:
 
     def sweep(self) -> None:
         """Remove the locks of names that are kept no more."""
+        sweep_locks(self._locks, _SUFFIX, self._is_needed)
 
-        def is_needed(name: str) -> bool:
-            row = self._trees.records.one("SELECT 1 FROM kept WHERE name = ?", (name,))
-            return row is not None
+    def sweep_name(self, name: str) -> None:
+        """Remove the lock of one name, if nobody has it and nothing is kept under it."""
+        sweep_lock(self._lock_path(name), _SUFFIX, self._is_needed)
 
-        sweep_locks(self._locks, _SUFFIX, is_needed)
+    def _lock_path(self, name: str) -> Path:
+        return self._locks / f"{parse_name(name, 'a sandbox name')}{_SUFFIX}"
+
+    def _is_needed(self, name: str) -> bool:
+        row = self._trees.records.one("SELECT 1 FROM kept WHERE name = ?", (name,))
+        return row is not None
 
 
 def _require_disk(connection: sqlite3.Connection, disk: str) -> None:

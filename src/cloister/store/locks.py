@@ -50,12 +50,17 @@ def sweep_locks(directory: Path, suffix: str, is_needed: Callable[[str], bool]) 
     `is_needed` is asked while the lock is ours: whoever makes such a thing has the lock first.
     """
     for path in directory.glob("*" + suffix):
-        # Held by somebody, or just removed by another sweep.
-        with suppress(BlockingIOError, FileNotFoundError):
-            lock = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                if os.fstat(lock).st_nlink and not is_needed(path.name.removesuffix(suffix)):
-                    path.unlink()
-            finally:
-                os.close(lock)
+        sweep_lock(path, suffix, is_needed)
+
+
+def sweep_lock(path: Path, suffix: str, is_needed: Callable[[str], bool]) -> None:
+    """Remove one lock, if nobody has it and nothing has its name."""
+    # Held by somebody, or just removed by another sweep.
+    with suppress(BlockingIOError, FileNotFoundError):
+        lock = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.fstat(lock).st_nlink and not is_needed(path.name.removesuffix(suffix)):
+                path.unlink()
+        finally:
+            os.close(lock)

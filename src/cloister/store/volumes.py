@@ -17,7 +17,7 @@ from cloister.store.disks import is_nearly_full
 from cloister.store.driver import BENCH
 from cloister.store.kept import KeptLock
 from cloister.store.last_guest import live_machine_of, read_holder, wait_last_guest, write_holder
-from cloister.store.locks import sweep_locks, take_lock
+from cloister.store.locks import sweep_lock, sweep_locks, take_lock
 from cloister.store.place import parse_name
 from cloister.store.trees import Trees
 from cloister.store.volume_disk import (
@@ -159,8 +159,11 @@ class Volumes:
                 # Whoever is at it has the lock alone: this one was killed.
                 self._tidy(name, lock.fd)
                 fcntl.flock(lock.fd, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
-        except BaseException:
+        except BaseException as error:
             lock.release()
+            if isinstance(error, NotFound):
+                # Names that nothing has are as many as somebody likes to ask for.
+                sweep_lock(self._lock_path(name), _SUFFIX, self._is_needed)
             raise
         return lock
 
@@ -200,12 +203,15 @@ class Volumes:
 
     def remove(self, name: str) -> None:
         """Remove a volume that no sandbox uses."""
-        with KeptLock(self._lock(name, fcntl.LOCK_EX)) as lock:
-            write_holder(lock.fd)
-            volume = self.find(name)
-            with self._trees.records.writing(durable=True) as connection:
-                connection.execute("DELETE FROM volumes WHERE name = ?", (volume.name,))
-            self._trees.discard(f"volumes/{volume.name}")
+        try:
+            with KeptLock(self._lock(name, fcntl.LOCK_EX)) as lock:
+                write_holder(lock.fd)
+                volume = self.find(name)
+                with self._trees.records.writing(durable=True) as connection:
+                    connection.execute("DELETE FROM volumes WHERE name = ?", (volume.name,))
+                self._trees.discard(f"volumes/{volume.name}")
+        finally:
+            sweep_lock(self._lock_path(name), _SUFFIX, self._is_needed)
 
     def used_bytes(self, volume: Volume) -> int:
         """Return what counts against its size."""
@@ -218,7 +224,7 @@ class Volumes:
         return is_nearly_full(volume.path, limit_bytes, lambda: self.used_bytes(volume))
 
     def _lock(self, name: str, kind: int) -> int:
-        path = self._locks / f"{parse_name(name, 'a volume name')}{_SUFFIX}"
+        path = self._lock_path(name)
         try:
             return take_lock(path, kind | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -236,12 +242,14 @@ class Volumes:
 
     def sweep(self) -> None:
         """Remove the locks of volumes that are no more."""
+        sweep_locks(self._locks, _SUFFIX, self._is_needed)
 
-        def is_needed(name: str) -> bool:
-            row = self._trees.records.one("SELECT 1 FROM volumes WHERE name = ?", (name,))
-            return row is not None
+    def _lock_path(self, name: str) -> Path:
+        return self._locks / f"{parse_name(name, 'a volume name')}{_SUFFIX}"
 
-        sweep_locks(self._locks, _SUFFIX, is_needed)
+    def _is_needed(self, name: str) -> bool:
+        row = self._trees.records.one("SELECT 1 FROM volumes WHERE name = ?", (name,))
+        return row is not None
 
 
 def _taken(name: str) -> AlreadyExists:

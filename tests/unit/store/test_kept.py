@@ -226,3 +226,34 @@ def test_an_image_holds_its_layers_and_a_name_holds_an_image(state: Path) -> Non
         assert not store.layers.has(ONE)
         with pytest.raises(NotFound):
             store.images.find(TWO)
+
+
+def test_names_that_nothing_has_leave_no_locks_and_those_of_what_is_there_stay(
+    store: Store, state: Path
+) -> None:
+    store.volumes.create("data", None)
+    disk = store.disks.create("sb_a", limit_bytes=None)
+    store.kept.create("task", disk=disk.id, policy="{}")
+    with store.volumes.using("data"), store.kept.lock("task"):
+        held = _locks(state)
+        for number in range(3):
+            with pytest.raises(NotFound):
+                store.volumes.lock(f"missing-{number}", alone=False)
+            with pytest.raises(NotFound):
+                store.volumes.remove(f"missing-{number}")
+            with store.kept.lock(f"missing-{number}"):
+                pass
+            store.kept.sweep_name(f"missing-{number}")
+        store.kept.sweep_name("task")
+        assert _locks(state) == held == {"data.volume", "task.kept"}
+        with pytest.raises(Busy):
+            store.kept.lock("task")
+        with pytest.raises(Busy):
+            store.volumes.remove("data")
+    store.volumes.remove("data")
+    store.kept.remove("task")
+    assert _locks(state) == set()
+
+
+def _locks(state: Path) -> set[str]:
+    return {path.name for path in (state / "locks").iterdir() if path.suffix != ".owner"}
