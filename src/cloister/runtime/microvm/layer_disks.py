@@ -49,7 +49,10 @@ class LayerDisks:
         if not self._known.issuperset(found):
             # The first ones of this process, or others than before, which may be of no use now.
             self._known.update(found)
-            threading.Thread(target=_remove_old, args=(machine_directory(),), daemon=True).start()
+            place = (machine_directory(),)
+            threading.Thread(
+                target=_remove_old, args=place, name="cloister-look", daemon=True
+            ).start()
         return found
 
     async def held(
