@@ -102,6 +102,10 @@ class Arena:
         await Node.current().close()
         await self.canary.plant_neighbour()
 
+    def at_least(self, seconds: float) -> float:
+        """Return for how long a probe may run that needs so many: another kernel takes longer."""
+        return max(seconds, self._probe_s)
+
     async def python(
         self,
         sandbox: Sandbox,

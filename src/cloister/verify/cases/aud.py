@@ -166,7 +166,7 @@ async def flood(arena: Arena) -> None:
             arena.sandbox(ledger="on") as neighbour,
         ):
             tried = arena.expect_allowed(
-                await arena.attempt(out.sandbox, _FLOOD, str(_REFUSALS), timeout=60)
+                await arena.attempt(out.sandbox, _FLOOD, str(_REFUSALS), timeout=arena.at_least(60))
             )
             (await neighbour.run(["/bin/echo", "neighbour"])).check()
             await out.expect_reached(arena)

@@ -259,7 +259,7 @@ async def zombie_storm(arena: Arena) -> None:
     # A kernel in user space starts processes slower, and does not tell how many there were.
     count = 200 if arena.own_kernel else 5000
     async with arena.sandbox(limits=Limits(pids=_PIDS, cpus="unlimited")) as sandbox:
-        result = await arena.python(sandbox, _ORPHANS, str(count), timeout=60)
+        result = await arena.python(sandbox, _ORPHANS, str(count), timeout=arena.at_least(60))
         arena.expect(result.stdout == "done\n", f"the storm {result.describe()}: {result.stderr}")
         told = arena.own_kernel or result.usage.processes >= count
         arena.expect(told, f"{result.usage.processes} processes ran")
@@ -303,7 +303,7 @@ async def output_flood(arena: Arena) -> None:
         before = _resident_bytes()
         for command in (f"head -c {flood} /dev/zero", f"yes flood | head -c {flood}"):
             peak = asyncio.create_task(_peak_resident())
-            result = await sandbox.run(command, timeout=60)
+            result = await sandbox.run(command, timeout=arena.at_least(60))
             peak.cancel()
             highest = await peak
             arena.expect(result.stdout_total == flood, f"{result.stdout_total} bytes of {flood}")
