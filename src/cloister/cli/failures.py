@@ -23,6 +23,18 @@ INTERRUPTED = 130
 _DETAILS = ("what", "place", "nearest", "rule", "limit", "reason", "path", "step", "hint", "enable")
 
 
+# What a host can be short of in any place, and what helps.
+_ADVICE = {
+    errno.EMFILE: "raise the number of open files, `ulimit -n`",
+    errno.ENFILE: "raise the number of open files, sysctl fs.file-max",
+    errno.EFBIG: "raise the size of a file that this process may write, `ulimit -f`",
+    errno.ENOSPC: "make room there",
+    errno.EDQUOT: "make room there, or have the quota raised",
+    errno.EROFS: "have it mounted to be written to, or name another place with CLOISTER_STATE",
+    errno.ENOMEM: "end something, or raise `ulimit -v`",
+}
+
+
 class Leave(CloisterError):
     """Leaves with an exit code that the error alone does not tell."""
 
@@ -105,8 +117,10 @@ def _message(error: BaseException) -> str:
         return " ".join(error.format_message().split())
     if isinstance(error, CloisterError):
         return " ".join(str(error).split())
-    if isinstance(error, OSError) and error.errno == errno.EMFILE:
-        return "too many open files in this process; raise `ulimit -n`"
+    if isinstance(error, OSError) and error.errno in _ADVICE:
+        place = "" if error.filename is None else f"{error.filename}: "
+        words = " ".join(str(error.strerror).split()).lower()
+        return f"{place}{words}; {_ADVICE[error.errno]}"
     return (
         f"unexpected {type(error).__name__}: {' '.join(str(error).split())}; "
         "set CLOISTER_DEBUG=1 to see where"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 
 import click
 import pytest
@@ -93,3 +95,20 @@ def test_an_unexpected_error_says_how_to_see_more(capsys: pytest.CaptureFixture[
 )
 def test_json_is_ours_only_before_the_dashes(arguments: list[str], wanted: bool) -> None:
     assert wants_json(arguments) == wanted
+
+
+@pytest.mark.parametrize(
+    ("number", "words"),
+    [
+        (errno.EMFILE, "`ulimit -n`"),
+        (errno.EFBIG, "`ulimit -f`"),
+        (errno.EROFS, "/place: read-only file system; have it mounted"),
+        (errno.ENOSPC, "/place: no space left on device; make room"),
+    ],
+)
+def test_what_a_host_is_short_of_is_told_with_what_helps(
+    number: int, words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert report(OSError(number, os.strerror(number), "/place"), []) == 125
+    told = capsys.readouterr().err
+    assert words in told and "unexpected" not in told

@@ -18,6 +18,8 @@ _IN_THE_WAY = (errno.ELOOP, errno.ENOTDIR, errno.EEXIST, errno.EISDIR)
 
 def hint_for(step: str, number: int) -> str | None:
     """Return what a person can do about a step that the kernel refused."""
+    if number in (errno.EMFILE, errno.ENFILE):
+        return "raise the number of open files, `ulimit -n`"
     is_forbidden = number in (errno.EPERM, errno.EACCES)
     if os.geteuid() == 0 and is_forbidden and (missing := missing_capabilities()):
         return f"this root lacks {', '.join(missing)}, as in a container: {_CONTAINER}"
@@ -30,7 +32,7 @@ def hint_for(step: str, number: int) -> str | None:
         )
     if step == "cgroup":
         return "see `cloister doctor` for which limits this host can enforce"
-    covered = (("proc", errno.EPERM), ("network", errno.EROFS))
+    covered = (("proc", errno.EPERM), ("network", errno.EROFS), ("configure", errno.ENOENT))
     if (step, number) in covered:
         return (
             "part of the host's /proc is covered or read-only, as in a container: start it with "

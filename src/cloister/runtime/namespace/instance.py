@@ -142,14 +142,24 @@ def runtime_directory() -> Path:
         path.mkdir(mode=0o700, exist_ok=True)
         found = os.lstat(path)
     except OSError as error:
-        raise HostError(
-            f"{path} cannot be made: {error}; set XDG_RUNTIME_DIR to a directory of yours"
-        ) from error
+        raise HostError(f"{path} cannot be made: {error.strerror}; {_elsewhere()}") from error
     # In a shared /tmp somebody else could have made it first, to have us write into their hands.
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
-        raise HostError(f"{path} belongs to somebody else; remove it, or set XDG_RUNTIME_DIR")
-    os.chmod(path, 0o700)
+        raise HostError(f"{path} belongs to somebody else; remove it, or {_elsewhere()}")
+    try:
+        os.chmod(path, 0o700)
+    except OSError as error:
+        raise HostError(
+            f"{path} is not to be written to: {error.strerror}; {_elsewhere()}"
+        ) from error
     return path
+
+
+def _elsewhere() -> str:
+    if os.geteuid() == 0:
+        # Root's is the same for every process of root's, whatever the environment says.
+        return "mount a tmpfs on /run"
+    return "set XDG_RUNTIME_DIR to a directory of yours"
 
 
 def sweep(base: Path, layout: Layout) -> list[str]:
