@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import itertools
+import os
 from pathlib import Path
 
 import pytest
 
 from cloister import Exhausted
 from cloister.model import User
+from cloister.runtime.namespace import ids
 from cloister.runtime.namespace.ids import (
     RANGE,
     STORE_SLICE,
@@ -86,3 +88,13 @@ def test_a_single_id_is_the_only_one() -> None:
     uids, gids = single_map(User(1000, 1000))
     assert (outside(uids, 1000), outside(gids, 1000)) == (0, 0)
     assert not inside(uids, 0)
+
+
+@pytest.mark.parametrize(("uid", "has_range", "is_refused"), [(0, 0, 0), (1, 1, 0), (1, 0, 1)])
+def test_a_wall_with_ids_of_its_own_is_for_root_and_whoever_has_a_range(
+    uid: int, has_range: int, is_refused: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: uid)
+    found = ids.SubIds(((1, 1024),), ((1, 1024),), "newuidmap", "newgidmap")
+    monkeypatch.setattr(ids, "find_sub_ids", lambda: found if has_range else None)
+    assert ("/etc/subuid" in (ids.why_no_range() or "")) == bool(is_refused)

@@ -38,6 +38,7 @@ from cloister.runtime.gvisor.standing import take_over
 from cloister.runtime.memory import Memory, Renewal
 from cloister.runtime.namespace import NamespaceRuntime
 from cloister.runtime.namespace.guest import NamespaceGuest
+from cloister.runtime.namespace.ids import why_no_range
 from cloister.runtime.namespace.runtime import cell_binary
 from cloister.runtime.namespace.saving_room import room_to_save
 from cloister.runtime.namespace.spare import AFTER_START_S, Spare
@@ -99,7 +100,7 @@ class GvisorRuntime:
 
     def facts(self) -> RuntimeFacts:
         """Whether there is a runsc; whether it works here, its start says."""
-        why_not = None
+        why_not = why_no_range()
         if not candidates():
             why_not = f"runsc is not installed; {INSTALL}"
         strength = STRENGTHS[self.name]

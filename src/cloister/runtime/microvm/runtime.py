@@ -57,6 +57,7 @@ from cloister.runtime.microvm.wanted import (
 )
 from cloister.runtime.namespace import NamespaceRuntime
 from cloister.runtime.namespace.guest import NamespaceGuest
+from cloister.runtime.namespace.ids import why_no_range
 from cloister.runtime.namespace.posture import require_posture
 from cloister.runtime.namespace.runtime import cell_binary
 from cloister.runtime.namespace.spare import AFTER_START_S, Spare
@@ -88,7 +89,7 @@ class MicrovmRuntime:
 
     def facts(self) -> RuntimeFacts:
         """Whether there is a QEMU and a kernel; whether they work here, a start says."""
-        missing = why_not()
+        missing = why_no_range() or why_not()
         strength = STRENGTHS[self.name]
         return RuntimeFacts(self.name, strength, 3, missing is None, missing, own_kernel=True)
 

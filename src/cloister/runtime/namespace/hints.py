@@ -30,6 +30,11 @@ def hint_for(step: str, number: int) -> str | None:
             "kernel.apparmor_restrict_unprivileged_userns=0, in a container with "
             "--security-opt seccomp=unconfined, or run as root"
         )
+    if step == "configure" and number == errno.EINVAL and _is_filtered():
+        return (
+            "this is a sandbox already, or a container with such a wall, in which no other can be "
+            "built; run it outside"
+        )
     if step == "cgroup":
         return "see `cloister doctor` for which limits this host can enforce"
     covered = (("proc", errno.EPERM), ("network", errno.EROFS), ("configure", errno.ENOENT))
@@ -59,3 +64,7 @@ def missing_capabilities(*names: str) -> list[str]:
         if line.startswith("CapEff:"):
             held = int(line.split()[1], 16)
     return [f"CAP_{name}" for name in names or _NEEDED if not held >> _CAPABILITIES[name] & 1]
+
+
+def _is_filtered() -> bool:
+    return "\nSeccomp:\t2\n" in Path("/proc/self/status").read_text()

@@ -24,6 +24,7 @@ __all__ = [
     "root_map",
     "single_map",
     "slice_map",
+    "why_no_range",
 ]
 
 RANGE = 65_536
@@ -156,6 +157,16 @@ def _replace(ranges: Sequence[IdRange], own: int) -> list[IdRange]:
 def single_map(user: User) -> tuple[tuple[IdRange, ...], tuple[IdRange, ...]]:
     """Return the maps of a sandbox that has no id but its owner's."""
     return (IdRange(user.uid, 0, 1),), (IdRange(user.gid, 0, 1),)
+
+
+def why_no_range() -> str | None:
+    """Return why this user cannot build a wall that needs ids of its own, or None."""
+    if os.geteuid() == 0 or find_sub_ids() is not None:
+        return None
+    return (
+        "you have no range of ids for it; add one to /etc/subuid and /etc/subgid, and install "
+        "newuidmap, or run as root"
+    )
 
 
 def inside(ranges: Sequence[IdRange], id: int) -> bool:
