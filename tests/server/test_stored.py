@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import base64
+import contextlib
+import json
+import sqlite3
 import threading
 from typing import Any
 
@@ -199,3 +203,35 @@ def test_names_that_tenants_make_up_leave_nothing_on_the_host(
     id = created(acme, keep="made-up-1", **DISK)
     assert (locks / "acme.made-up-1.kept").exists()
     assert acme.delete(f"/v1/sandboxes/{id}").status_code == 204
+
+
+def test_what_was_asked_for_is_not_remembered_when_the_sandbox_is_over(
+    server: Server, acme: httpx.Client
+) -> None:
+    records = server.directory / "state" / "server.db"
+
+    def asked(id: str) -> str:
+        with contextlib.closing(sqlite3.connect(records)) as connection:
+            (row,) = connection.execute("SELECT spec FROM sandboxes WHERE id = ?", (id,)).fetchall()
+        return str(row[0])
+
+    large = {"LARGE": "only for inside " * 2000}
+    limits = {"pids": 77}
+    plain = created(acme, env=large, policy={"limits": limits})
+    kept = created(acme, env=large, keep="large", **DISK)
+    refused = acme.post("/v1/sandboxes", json={"env": large, "volumes": ["not-there:/data"]})
+    assert refused.status_code == 404
+    assert all("only for inside" in asked(id) for id in (plain, kept))
+    assert acme.delete(f"/v1/sandboxes/{plain}").status_code == 204
+    assert acme.delete(f"/v1/sandboxes/{kept}/running").status_code == 204
+    assert json.loads(asked(plain)) == {"policy": {"limits": limits}}
+    # What is kept is resumed as it was asked for.
+    assert acme.post(f"/v1/sandboxes/{kept}/resume").status_code == 200
+    said = acme.post(f"/v1/sandboxes/{kept}/run", json={"command": "echo ${#LARGE}"}).json()
+    assert base64.b64decode(said["stdout"]) == b"32000\n"
+    for _ in ("what runs", "what is kept"):
+        assert acme.delete(f"/v1/sandboxes/{kept}").status_code == 204
+    assert "only for inside" not in asked(kept)
+    with contextlib.closing(sqlite3.connect(records)) as connection:
+        specs = connection.execute("SELECT spec FROM sandboxes WHERE state = 'ended'").fetchall()
+    assert [spec for (spec,) in specs if "only for inside" in spec] == []

@@ -225,7 +225,7 @@ class Fleet:
         """Remove what was kept of a sandbox that is not running."""
         if row.keep is not None:
             await self.shelves.remove_kept(tenant, row.keep)
-        await self.records.change_sandbox(row.id, state="ended", ending="removed by its owner")
+        await self._remembered.removed(row)
         self.stored.changed(tenant)
 
     async def extend(self, tenant: TenantName, id: str, timeout_s: float) -> Resident:

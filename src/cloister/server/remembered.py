@@ -22,6 +22,8 @@ log = logging.getLogger("cloister.server")
 
 # Of a sandbox that has ended, so long can be asked what became of it.
 _REMEMBER_ENDED_S = 7 * 24 * 3600.0
+# What was asked for can be as large as a request: of one that is over no more than this is needed.
+_NEEDED_OF_POLICY = ("limits", "storage", "runtime", "trust")
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +66,7 @@ class Remembered:
                 state="kept" if kept else "ended",
                 ended_at=now,
                 ending="the server ended while it was running",
+                spec=row.spec if kept else _needed(row.spec),
             )
             log.warning(
                 "ended with an earlier server",
@@ -123,9 +126,11 @@ class Remembered:
     async def failed(self, wish: Wish, row: SandboxRow, error: BaseException) -> None:
         """Note that one could not be started."""
         said = told_of(error) if isinstance(error, CloisterError) else type(error).__name__
+        is_over = wish.keep is None or wish.origin.id is None
         await self._records.change_sandbox(
             row.id,
-            state="ended" if wish.keep is None or wish.origin.id is None else "kept",
+            state="ended" if is_over else "kept",
+            spec=_needed(row.spec) if is_over else row.spec,
             ended_at=time.time(),
             ending=f"it could not be started: {said}",
             deadline_at=None,
@@ -135,6 +140,10 @@ class Remembered:
 
     async def ended(self, resident: Resident, why: str) -> None:
         """Note that one has ended, and why."""
+        if resident.keep is None:
+            # Before it has ended: then nobody has begun it again, under the same id.
+            for row in await self._records.sandbox_rows(resident.tenant, id=resident.id):
+                await self._records.change_sandbox(row.id, spec=_needed(row.spec))
         await self._records.change_sandbox(
             resident.id,
             state="ended" if resident.keep is None else "kept",
@@ -142,3 +151,16 @@ class Remembered:
             ending=why,
             deadline_at=None,
         )
+
+    async def removed(self, row: SandboxRow) -> None:
+        """Note that nothing is kept any more of one that was."""
+        spec = _needed(row.spec)
+        ending = "removed by its owner"
+        await self._records.change_sandbox(row.id, state="ended", ending=ending, spec=spec)
+
+
+def _needed(spec: str) -> str:
+    """Return what is still asked about a sandbox when nothing of it is kept or runs."""
+    policy = msgspec.json.decode(spec).get("policy") or {}
+    left = {name: policy[name] for name in _NEEDED_OF_POLICY if name in policy}
+    return msgspec.json.encode({"policy": left} if left else {}).decode()
