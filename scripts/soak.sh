@@ -11,6 +11,7 @@ if [ "$(id -u)" -eq 0 ]; then
     for kind in ranges single; do
         "$python" tests/run_as_user.py "$kind" -q -m soak tests/contract -k "stream or of_users"
     done
+    "$python" tests/run_as_user.py ranges -q -m soak --timeout=3600 tests/state/test_runsc_kills.py
 fi
 if [ "$#" -eq 0 ] && command -v runsc >/dev/null; then
     EGRESS_WALL=gvisor "$python" -m pytest -q tests/egress
