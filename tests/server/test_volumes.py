@@ -69,14 +69,15 @@ def test_a_volume_is_moved_onto_a_disk_and_back_with_what_is_in_it(one: Server) 
     refused = acme.post("/v1/sandboxes", json={"volumes": ["cache:/v"], "limits": {"disk": "1MiB"}})
     assert refused.status_code >= 400 and "a machine's disk" in refused.text, refused.text
     words = ["volume", "move", "cache", "--to", "directory", "--json"]
+    command = [sys.executable, "-m", "cloister", *words]
     environment = {**os.environ, "CLOISTER_URL": one.url, "CLOISTER_TOKEN": token}
-    done = subprocess.run(
-        [sys.executable, "-m", "cloister", *words],
-        env=environment,
-        capture_output=True,
-        timeout=600,
-    )
-    assert done.returncode == 0, done.stderr
+    for _ in range(3):
+        done = subprocess.run(command, env=environment, capture_output=True, timeout=600)
+        if done.returncode == 0:
+            break
+        # A machine that is emulated may not be there in time on a busy host: then nothing is moved.
+        assert acme.get("/v1/volumes/cache").json()["kind"] == "disk"
+    assert done.returncode == 0, (done.stderr, one.said())
     assert json.loads(done.stdout)["kind"] == "directory"
     again = move(acme, "cache", "directory")
     assert again.status_code == 200 and "kind" not in again.json()
