@@ -8,13 +8,16 @@ from concurrent.futures import ThreadPoolExecutor
 
 import httpx
 
-from .conftest import Server, created
+from .conftest import ANSWER_S, SETTINGS, StartServer, created
 from .test_approvals import asked
 
 
 def test_exports_that_nobody_reads_hold_up_no_other_tenant(
-    server: Server, acme: httpx.Client, globex: httpx.Client
+    start_server: StartServer,
 ) -> None:
+    # Nobody is cut off meanwhile: in a machine an export takes its time to begin.
+    server = start_server(SETTINGS.replace('slow_client_s = "1s"', 'slow_client_s = "600s"'))
+    acme, globex = (server.client(server.token(name)) for name in ("acme", "globex"))
     sandbox = created(acme, storage="disk", limits={"disk": "unlimited"})
     made = {"command": "head -c 40000000 /dev/urandom > /workspace/large"}
     assert acme.post(f"/v1/sandboxes/{sandbox}/run", json=made).json()["exit_code"] == 0
@@ -26,7 +29,7 @@ def test_exports_that_nobody_reads_hold_up_no_other_tenant(
     heads = []
     with contextlib.ExitStack() as stack:
         for _ in range(40):
-            end = stack.enter_context(socket.create_connection((host, int(port)), timeout=20))
+            end = stack.enter_context(socket.create_connection((host, int(port)), timeout=ANSWER_S))
             end.sendall(request.encode())
             heads.append(end.recv(12))
         assert globex.get("/v1/volumes", timeout=10).status_code == 200
