@@ -66,3 +66,25 @@ async def test_a_lock_that_becomes_free_is_taken(tmp_path: Path) -> None:
         await asyncio.sleep(0)
         assert not task.done()
     assert await task == "made"
+
+
+async def test_who_walks_through_many_files_ends_when_that_was_given_up() -> None:
+    begun, walking = threading.Event(), threading.Event()
+    refused: list[HostError] = []
+
+    def look() -> None:
+        work = current_work()
+        work.require_wanted()
+        begun.set()
+        try:
+            while not walking.wait(0.01):
+                work.require_wanted()
+        except HostError as error:
+            refused.append(error)
+
+    task = asyncio.create_task(in_thread(look))
+    await asyncio.to_thread(begun.wait)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert "nobody waits" in str(refused[0])

@@ -51,13 +51,18 @@ class Work:
 
     def take_lock(self, path: Path) -> int:
         """Return a descriptor of the file, locked for this thread alone."""
-        while not self._is_given_up.is_set():
+        while True:
+            self.require_wanted()
             try:
                 return take_lock(path, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 # No event tells of a lock, and a thread that waits in the kernel is not woken.
                 self._is_given_up.wait(_LOOK_S)
-        raise HostError("nobody waits for this disk any more; it was not made")
+
+    def require_wanted(self) -> None:
+        """End here if this was given up; to be asked by what walks through many files."""
+        if self._is_given_up.is_set():
+            raise HostError("nobody waits for this disk any more; it was not made")
 
 
 _current: ContextVar[Work | None] = ContextVar("work", default=None)

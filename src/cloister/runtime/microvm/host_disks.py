@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from cloister.errors import CloisterError, HostError
+from cloister.runtime.microvm.given_up import current_work
 from cloister.runtime.microvm.images import etc_image, write_tree
 from cloister.runtime.microvm.place import machine_directory, made_once
 from cloister.runtime.namespace.hidden import walk
@@ -162,7 +163,9 @@ def _look_at(top: Path) -> _Found:
     """Look at a tree's directories, and at all that is in them."""
     shape, contents = hashlib.sha256(bytes(top)), hashlib.sha256()
     directories, pending = [], [os.fspath(top)]
+    work = current_work()
     while pending:
+        work.require_wanted()
         path = pending.pop()
         directories.append(path)
         # Before it is read: what changes meanwhile makes it another at the next look.

@@ -14,6 +14,7 @@ from pathlib import Path
 from cloister.errors import Exhausted
 from cloister.model import format_bytes
 from cloister.runtime.microvm.formatting import format_disk
+from cloister.runtime.microvm.given_up import current_work
 from cloister.runtime.microvm.place import machine_directory, made_once
 from cloister.runtime.microvm.short_paths import require_short_paths
 from cloister.runtime.namespace.rootfs import PUBLIC_ETC, synthetic_files
@@ -228,7 +229,9 @@ def write_tree(directory: Path, to: Path, hidden: Sequence[str] = ()) -> None:
     used, count = _BLOCK, 1
     # Before it is walked: that goes as deep as the tree does.
     require_short_paths(directory, hidden)
+    work = current_work()
     for path, directories, files in os.walk(directory):
+        work.require_wanted()
         for name in (*directories, *files):
             status = os.lstat(os.path.join(path, name))
             used += (

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from cloister.errors import Unsupported
+from cloister.runtime.microvm.given_up import current_work
 
 # mke2fs 1.47 keeps the path of what it copies in a buffer that begins with 255 bytes and is
 # doubled, and counts no byte for the end: a path of 2040 bytes writes past it, in a process that
@@ -22,7 +23,9 @@ def require_short_paths(directory: Path, hidden: Sequence[str] = ()) -> None:
     top = os.fsencode(directory)
     passed_over = {os.path.join(top, os.fsencode(path)) for path in hidden}
     above = [top]
+    work = current_work()
     while above:
+        work.require_wanted()
         with os.scandir(above.pop()) as entries:
             for entry in entries:
                 if len(entry.path) - len(top) > MOST_PATH_BYTES:
