@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 _FLAGS = os.O_CREAT | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
@@ -26,6 +26,21 @@ def take_lock(path: Path, kind: int) -> int:
             raise
         if os.fstat(lock).st_nlink:
             return lock
+        os.close(lock)
+
+
+@contextmanager
+def opening_alone(database: Path) -> Iterator[None]:
+    """Have a database of SQLite to oneself while it is opened.
+
+    Of several that give a new one its write-ahead log at once, SQLite refuses some without waiting.
+    """
+    path = database.with_name(database.name + ".opening")
+    lock = take_lock(path, fcntl.LOCK_EX)
+    try:
+        yield
+    finally:
+        path.unlink()
         os.close(lock)
 
 

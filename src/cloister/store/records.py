@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from cloister.errors import CloisterError, Exhausted, HostError
+from cloister.store.locks import opening_alone
 
 _VERSION = 1
 _BUSY_S = 30.0
@@ -59,15 +60,21 @@ class Records:
     def __init__(self, path: Path) -> None:
         self._lock = threading.RLock()
         try:
-            # Autocommit: transactions begin where `writing` says so, and nowhere else.
-            self._connection = sqlite3.connect(
-                path, timeout=_BUSY_S, isolation_level=None, check_same_thread=False
-            )
-            self._connection.row_factory = sqlite3.Row
-            self._connection.execute("PRAGMA journal_mode = WAL")
-            self._connection.execute("PRAGMA foreign_keys = ON")
-            path.chmod(0o600)
-            self.store = self._prepare()
+            with opening_alone(path):
+                # Autocommit: transactions begin where `writing` says so, and nowhere else.
+                self._connection = sqlite3.connect(
+                    path, timeout=_BUSY_S, isolation_level=None, check_same_thread=False
+                )
+                self._connection.row_factory = sqlite3.Row
+                self._connection.execute("PRAGMA journal_mode = WAL")
+                self._connection.execute("PRAGMA foreign_keys = ON")
+                path.chmod(0o600)
+                self.store = self._prepare()
+        except OSError as error:
+            raise HostError(
+                f"{path} cannot be opened: {error.strerror}; set CLOISTER_STATE to a directory of "
+                "yours"
+            ) from error
         except sqlite3.Error as error:
             raise HostError(
                 f"{path} cannot be read: {error}; put back a copy of it, or remove the directory "

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields
 from functools import partial
@@ -25,13 +25,14 @@ from sqlalchemy import (
     select,
     update,
 )
-from sqlalchemy.engine import Engine, make_url
+from sqlalchemy.engine import URL, Engine, make_url
 from sqlalchemy.exc import IntegrityError, SQLAlchemyError
 
 from cloister.errors import AlreadyExists, HostError, RequestError
 from cloister.model import quote
 from cloister.server.records.rows import SandboxRow, TokenRow
 from cloister.server.records.tables import migrate, sandboxes, tokens
+from cloister.store.locks import opening_alone
 
 Value = TypeVar("Value")
 
@@ -62,8 +63,6 @@ class Records:
             )
         if parsed.drivername == "postgresql":
             parsed = parsed.set(drivername="postgresql+psycopg")
-        if parsed.get_backend_name() == "sqlite" and parsed.database:
-            _make_private(Path(parsed.database))
         try:
             engine = create_engine(parsed)
         except ImportError as error:
@@ -74,7 +73,7 @@ class Records:
             event.listen(engine, "connect", _prepare_sqlite)
         records = cls(engine)
         try:
-            with engine.begin() as connection:
+            with _made_private(parsed), engine.begin() as connection:
                 migrate(connection)
         except BaseException as error:
             engine.dispose()
@@ -251,9 +250,21 @@ def revoke_token(connection: Connection, id: str, now: float) -> bool:
     return done.rowcount == 1
 
 
-def _make_private(path: Path) -> None:
+@contextlib.contextmanager
+def _made_private(url: URL) -> Iterator[None]:
+    """Have a file that only its owner reads, to oneself until it is up to date."""
+    if url.get_backend_name() != "sqlite" or not url.database:
+        yield
+        return
+    path = Path(url.database)
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    os.close(os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600))
+    if path.is_symlink():
+        raise HostError(f"{path} is a link; name the database that it leads to")
+    with opening_alone(path):
+        # One that is there is not touched: its closing would end locks of this process.
+        with contextlib.suppress(FileExistsError):
+            os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600))
+        yield
 
 
 def _prepare_sqlite(connection: Any, _: Any) -> None:
